@@ -1,0 +1,1 @@
+"""GPU kernels on plain arrays; this package imports nothing from minfer_jax."""

@@ -1,0 +1,34 @@
+"""Fixtures shared by the suite: paths of the real models, fetched once into the user cache."""
+
+from pathlib import Path
+
+import pytest
+
+from minfer_jax.errors import MinferError
+from minfer_jax.hub import resolve
+
+
+def _real_model(name: str) -> Path:
+    # A model that cannot be fetched is a failure: skipping would turn the suite green without its oracle.
+    try:
+        return resolve(name)
+    except MinferError as error:
+        pytest.fail(f"the real model {name} is needed by this test: {error}", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def smol135() -> Path:
+    """Path of SmolLM2-135M-Instruct Q4_1 (llama architecture, byte-level BPE)."""
+    return _real_model("smollm2-135m")
+
+
+@pytest.fixture(scope="session")
+def qwen05() -> Path:
+    """Path of Qwen2.5-Coder-0.5B-Instruct Q4_K_M (qwen2 architecture); use with the `models` marker."""
+    return _real_model("qwen2.5-coder-0.5b")
+
+
+@pytest.fixture(scope="session")
+def gemma270() -> Path:
+    """Path of Gemma-3-270M Q4_K_M (gemma3 architecture, SentencePiece); use with the `models` marker."""
+    return _real_model("gemma3-270m")
