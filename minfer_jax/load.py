@@ -1,0 +1,104 @@
+"""load(): from a name or path to a Model, the one value that scoring and generation take."""
+
+import logging
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+from minfer_jax.tokenizer import Tokenizer
+
+from minfer_jax import hub
+from minfer_jax.errors import ArgumentError
+from minfer_jax.gguf import GGUFFile, open_gguf
+from minfer_jax.models.arch import find_architecture
+from minfer_jax.models.arch.base import read_config
+from minfer_jax.models.config import Config
+from minfer_jax.models.params import Params, load_params
+from minfer_jax.quant import IMPLEMENTATIONS
+
+log = logging.getLogger("minfer_jax")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A loaded model. config: static description; params: weights, a pytree; tokenizer: text <-> ids.
+
+    provenance: what a result made with this model should carry (file names, size, quantisation mix, implementation,
+    dtype, versions); the file's sha256 is computed by ``sha256()`` when first asked for.
+    """
+
+    config: Config
+    params: Params
+    tokenizer: Tokenizer
+    provenance: dict[str, Any]
+    file: GGUFFile = field(repr=False)
+
+    def sha256(self) -> str:
+        """Hash of the model file, of all parts in order."""
+        return self.file.sha256()
+
+
+def load(
+    name: str | Path,
+    *,
+    implementation: str | None = None,
+    dtype: str | None = None,
+    n_ctx: int | None = None,
+    pre: str | None = None,
+) -> Model:
+    """Load a GGUF model.
+
+    name: a path (a file, any part of a split model, or its folder), a known name such as "smollm2-135m", or
+        "hf:org/repo:file.gguf".
+    implementation: "dense" expands the weights once at load, "xla" keeps them packed and expands them inside every
+        program. None: "dense".
+    dtype: of expanded weights, "float32" or "bfloat16". None: float32 on CPU, bfloat16 elsewhere. Activations and
+        accumulation are float32 always. float16 is refused: some models (Gemma 3) exceed its range.
+    n_ctx: context window; None takes the model's training context.
+    pre: pre-tokenizer to use instead of the file's ``tokenizer.ggml.pre``.
+
+    Raises GGUFError, UnsupportedError, TokenizerError or ArgumentError, each with one line that says what to do.
+    """
+    implementation = implementation or "dense"
+    if implementation not in IMPLEMENTATIONS:
+        raise ArgumentError(
+            f"implementation is {implementation!r}; choose one of {', '.join(IMPLEMENTATIONS)}"
+        )
+    dtype = dtype or ("float32" if jax.default_backend() == "cpu" else "bfloat16")
+    if dtype == "float16":
+        raise ArgumentError(
+            "dtype float16 overflows on some models (its limit is 65504); choose bfloat16 or float32"
+        )
+    if dtype not in ("float32", "bfloat16"):
+        raise ArgumentError(f"dtype is {dtype!r}; choose float32 or bfloat16")
+    if n_ctx is not None and (not isinstance(n_ctx, int) or n_ctx < 1):
+        raise ArgumentError(f"n_ctx is {n_ctx!r}; give a positive number of tokens")
+
+    file = open_gguf(hub.resolve(name))
+    arch = find_architecture(file.metadata.string("general.architecture"), file.name)
+    tokenizer = Tokenizer.from_metadata(file.metadata, pre=pre)
+    config = read_config(arch, file.metadata, tokenizer.vocab_size, n_ctx)
+    if config.n_ctx > config.n_ctx_train:
+        log.warning(
+            "%s: n_ctx %d exceeds the training context %d", file.name, config.n_ctx, config.n_ctx_train
+        )
+    params = load_params(file.tensors, arch, config, file.name, implementation, dtype)
+    return Model(config, params, tokenizer, _provenance(file, config, implementation, dtype), file)
+
+
+def _provenance(file: GGUFFile, config: Config, implementation: str, dtype: str) -> dict[str, Any]:
+    mix: dict[str, int] = {}
+    for tensor in file.tensors.values():
+        mix[tensor.type.name] = mix.get(tensor.type.name, 0) + 1
+    return {
+        "file": [p.name for p in file.paths],
+        "bytes": file.size,
+        "architecture": config.arch,
+        "quantisation": dict(sorted(mix.items())),
+        "implementation": implementation,
+        "dtype": dtype if implementation == "dense" else "packed",
+        "backend": jax.default_backend(),
+        "versions": {p: version(p) for p in ("minfer-jax", "jax", "gguf", "numpy")},
+    }

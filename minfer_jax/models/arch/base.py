@@ -1,0 +1,143 @@
+"""An architecture is data over shared blocks: this is the data, and how metadata turns it into a Config."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from minfer_jax.errors import GGUFError, UnsupportedError
+from minfer_jax.gguf import Metadata
+from minfer_jax.models.config import Config, Rope
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """How one family differs from the common decoder.
+
+    requires: optional layer tensors (field names of ``params.Layer``) without which the file is broken.
+    pair_ordered_qk: rows of Q and K come in rotation pairs and are re-ordered at load.
+    full_every: with a sliding window, every n-th layer sees everything (0: no layer does).
+    local_rope_base: the rope base of sliding-window layers where it differs from the model's.
+    *_softcap, default_window, full_every, local_rope_base: what holds when the file has no key for it.
+    attention_scale: (Config fields so far: head_dim, d_model, n_heads, n_layers) -> factor of q . k.
+    """
+
+    name: str
+    activation: str = "silu"
+    requires: tuple[str, ...] = ()
+    pair_ordered_qk: bool = False
+    full_every: int = 0
+    default_window: int = 0
+    local_rope_base: float | None = None
+    scale_embedding: bool = False
+    attention_softcap: float = 0.0
+    final_softcap: float = 0.0
+    attention_scale: Callable[[int, int, int, int], float] = lambda head_dim, *_: 1.0 / math.sqrt(head_dim)
+
+
+def read_config(arch: Architecture, md: Metadata, vocab_size: int, n_ctx: int | None) -> Config:
+    """Config from the metadata of a file; n_ctx None takes the training context.
+
+    Raises GGUFError for missing or impossible values, UnsupportedError for what the shared blocks lack.
+    """
+    a = arch.name
+    n_layers, d_model = md.integer(f"{a}.block_count"), md.integer(f"{a}.embedding_length")
+    n_heads = _uniform(md, f"{a}.attention.head_count", None)
+    n_kv_heads = _uniform(md, f"{a}.attention.head_count_kv", n_heads)
+    d_ff = _uniform(md, f"{a}.feed_forward_length", None)
+    n_ctx_train = md.integer(f"{a}.context_length")
+    sizes = {"block_count": n_layers, "embedding_length": d_model, "attention.head_count": n_heads}
+    sizes |= {
+        "attention.head_count_kv": n_kv_heads,
+        "feed_forward_length": d_ff,
+        "context_length": n_ctx_train,
+    }
+    for key, value in sizes.items():
+        if value < 1:
+            raise GGUFError(f"{md.source}: {a}.{key} is {value}, expected a positive number")
+    if n_heads % n_kv_heads:
+        raise GGUFError(f"{md.source}: {n_heads} heads cannot share {n_kv_heads} key/value heads evenly")
+    head_dim = md.integer(f"{a}.attention.key_length", d_model // n_heads)
+    if md.integer(f"{a}.attention.value_length", head_dim) != head_dim:
+        raise UnsupportedError(
+            f"{md.source}: {a}.attention.value_length differs from key_length; not supported"
+        )
+    if md.integer(f"{a}.expert_count", 0) > 0:
+        raise UnsupportedError(
+            f"{md.source}: mixture-of-experts models ({a}.expert_count > 0) are not supported"
+        )
+
+    window = md.integer(f"{a}.attention.sliding_window", arch.default_window)
+    full = _full_layers(arch, md, n_layers) if window else [True] * n_layers
+    local_base = md.number(f"{a}.rope.freq_base_swa", arch.local_rope_base or 0.0)
+    return Config(
+        arch=a,
+        n_layers=n_layers,
+        d_model=d_model,
+        n_heads=n_heads,
+        n_kv_heads=n_kv_heads,
+        head_dim=head_dim,
+        d_ff=d_ff,
+        vocab_size=vocab_size,
+        n_ctx=n_ctx or n_ctx_train,
+        n_ctx_train=n_ctx_train,
+        rms_eps=md.number(f"{a}.attention.layer_norm_rms_epsilon"),
+        rope=_read_rope(a, md, head_dim, n_ctx_train, local_base),
+        windows=tuple(0 if is_full else window for is_full in full),
+        rope_tables=tuple(0 if is_full or not local_base else 1 for is_full in full),
+        activation=arch.activation,
+        attention_scale=arch.attention_scale(head_dim, d_model, n_heads, n_layers),
+        embedding_scale=math.sqrt(d_model) if arch.scale_embedding else 1.0,
+        attention_softcap=md.number(f"{a}.attn_logit_softcapping", arch.attention_softcap),
+        final_softcap=md.number(f"{a}.final_logit_softcapping", arch.final_softcap),
+    )
+
+
+def _full_layers(arch: Architecture, md: Metadata, n_layers: int) -> list[bool]:
+    """Which layers of a sliding-window model see everything: by a period, or one flag (true: window) for each."""
+    key = f"{arch.name}.attention.sliding_window_pattern"
+    pattern = md.get(key, arch.full_every)
+    if not hasattr(pattern, "__len__"):
+        period = md.integer(key, arch.full_every)
+        return [bool(period and (i + 1) % period == 0) for i in range(n_layers)]
+    flags = [bool(v) for v in md.numbers(key)]
+    if len(flags) != n_layers:
+        raise GGUFError(f"{md.source}: {key} has {len(flags)} entries for {n_layers} layers")
+    return [not windowed for windowed in flags]
+
+
+def _read_rope(a: str, md: Metadata, head_dim: int, n_ctx_train: int, local_base: float) -> Rope:
+    dim = md.integer(f"{a}.rope.dimension_count", head_dim)
+    if dim < 2 or dim % 2 or dim > head_dim:
+        raise GGUFError(
+            f"{md.source}: {a}.rope.dimension_count is {dim}, expected even and at most {head_dim}"
+        )
+    base = md.number(f"{a}.rope.freq_base", 10000.0)
+    linear = md.number(f"{a}.rope.scale_linear", 0.0)  # the key of files older than rope.scaling
+    scaling = md.string(f"{a}.rope.scaling.type", "linear")
+    if scaling not in ("none", "linear", "yarn", "longrope"):
+        raise UnsupportedError(
+            f"{md.source}: {a}.rope.scaling.type {scaling!r} is not none, linear, yarn or longrope"
+        )
+    return Rope(
+        dim=dim,
+        bases=(base, local_base) if local_base else (base,),
+        scaling=scaling,
+        factor=1.0 if scaling == "none" else md.number(f"{a}.rope.scaling.factor", linear) or 1.0,
+        original_context=md.integer(f"{a}.rope.scaling.original_context_length", n_ctx_train),
+        attention_factor=md.number(f"{a}.rope.scaling.attn_factor", 1.0),
+        beta_fast=md.number(f"{a}.rope.scaling.yarn_beta_fast", 32.0),
+        beta_slow=md.number(f"{a}.rope.scaling.yarn_beta_slow", 1.0),
+    )
+
+
+def _uniform(md: Metadata, key: str, default: int | None) -> int:
+    """An integer that some files give once for each layer; they must all be equal."""
+    value = md.get(key, default)
+    if hasattr(value, "__len__") and not isinstance(value, str):
+        distinct = {int(v) for v in md.numbers(key)}
+        if len(distinct) != 1:
+            raise UnsupportedError(
+                f"{md.source}: {key} differs between layers ({sorted(distinct)}); not supported"
+            )
+        return distinct.pop()
+    return md.integer(key) if default is None else md.integer(key, default)

@@ -1,0 +1,33 @@
+"""The KV cache: a pytree whose slot s of a row holds position s of that row's sequence."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from minfer_jax.models.config import Config
+
+
+@dataclass(frozen=True)
+class KVCache:
+    """k, v: [n_layers, B, n_kv_heads, length, head_dim], float32 or bfloat16.
+
+    Since a slot is a position, ragged rows need no lengths: a query at position p sees slots 0..p of its own row, and
+    writing goes wherever ``positions`` says. Start a new sequence in a row by writing from position 0 again.
+    """
+
+    k: jax.Array
+    v: jax.Array
+
+    @property
+    def length(self) -> int:
+        return self.k.shape[3]
+
+
+jax.tree_util.register_dataclass(KVCache, ["k", "v"], [])
+
+
+def init_cache(config: Config, batch: int, length: int, dtype: jnp.dtype = jnp.float32) -> KVCache:
+    """An empty cache for ``batch`` rows of up to ``length`` positions."""
+    shape = (config.n_layers, batch, config.n_kv_heads, length, config.head_dim)
+    return KVCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))

@@ -1,0 +1,139 @@
+"""The forward pass: pure, total over its arguments, one device program, positions as data.
+
+Read downwards: embed, every layer's attention and FFN, final norm, head. See ``head.py`` for what turns the final
+hidden states into logits or log-probabilities.
+"""
+
+from collections.abc import Callable
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from minfer_jax.models import head
+from minfer_jax.models.blocks import attention, feed_forward, linear, project_qkv, rms_norm
+from minfer_jax.models.cache import KVCache
+from minfer_jax.models.config import Config
+from minfer_jax.models.params import Layer, Params
+from minfer_jax.models.rope import angles, magnitude
+
+
+def forward(
+    params: Params,
+    config: Config,
+    tokens: jax.Array,
+    positions: jax.Array,
+    cache: KVCache | None = None,
+    tail_ids: jax.Array | None = None,
+) -> tuple[jax.Array, KVCache | None]:
+    """Logits of a batch of token runs, and the cache with those runs written into it.
+
+    params, config: of one model; config is static under jit (``static_argnums=1``).
+    tokens: [B, T] int32 ids below vocab_size. positions: [B, T] int32, the place of each token in its own sequence,
+        -1 for padding; any row may start anywhere, so long as earlier positions are in the cache.
+    cache: KVCache of B rows to read and extend; None attends within the tokens given, and None comes back.
+        The caller's cache is not changed; jit with ``donate_argnames="cache"`` to reuse its memory, after which the
+        old one cannot be used.
+    tail_ids: [n_out] int32, indices into the B * T flattened rows; only these rows go through the last layer's FFN,
+        the final norm and the head. Leave it out when every row is wanted.
+
+    Returns (logits, cache): logits float32 [B, T, vocab], or [n_out, vocab] with tail_ids. Rows of padding tokens
+    mean nothing. Ids out of range are not checked here (``Tokenizer.check_ids`` does).
+    """
+    hidden, cache = hidden_states(params, config, tokens, positions, cache, tail_ids)
+    return head.logits(params, config, hidden), cache
+
+
+def hidden_states(
+    params: Params,
+    config: Config,
+    tokens: jax.Array,
+    positions: jax.Array,
+    cache: KVCache | None = None,
+    tail_ids: jax.Array | None = None,
+) -> tuple[jax.Array, KVCache | None]:
+    """As :func:`forward` without the head: float32 [B, T, D] or [n_out, D], after the final norm."""
+    chex.assert_rank([tokens, positions], 2)
+    chex.assert_equal_shape([tokens, positions])
+    B, T = tokens.shape
+    if cache is not None:
+        chex.assert_axis_dimension(cache.k, 1, B)
+    if tail_ids is not None:
+        chex.assert_rank(tail_ids, 1)
+
+    x = params.embedding.take(tokens) * config.embedding_scale  # [B, T, D]
+    rotations = angles(params.rope_freqs, positions, magnitude(config.rope))
+    windows, tables = jnp.array(config.windows, jnp.int32), jnp.array(config.rope_tables, jnp.int32)
+
+    def attend(layer: Layer, index: jax.Array | int, x: jax.Array, cache: KVCache | None):
+        cos, sin = (r[tables[index]] for r in rotations)
+        return _attention_block(layer, config, index, x, positions, cos, sin, windows[index], cache)
+
+    first = 0
+    for n, run in enumerate(params.runs):
+        size = run.attn_norm.shape[0]
+        is_last = n == len(params.runs) - 1
+        x, cache = _scan_layers(run, config, first, size - is_last, x, cache, attend)
+        first += size
+
+    last = jax.tree.map(lambda stacked: stacked[-1], params.runs[-1])
+    x, cache = attend(last, config.n_layers - 1, x, cache)
+    if tail_ids is not None:
+        x = x.reshape(B * T, -1)[tail_ids]
+    x = feed_forward(last, config, x)
+    return rms_norm(x, params.final_norm, config.rms_eps), cache
+
+
+def _scan_layers(
+    run: Layer, config: Config, first: int, count: int, x: jax.Array, cache: KVCache | None, attend: Callable
+) -> tuple[jax.Array, KVCache | None]:
+    """The first ``count`` layers of a run, traced once."""
+    if count == 0:
+        return x, cache
+
+    def step(carry: tuple, i: jax.Array) -> tuple[tuple, None]:
+        x, cache = carry
+        layer = jax.tree.map(lambda stacked: stacked[i], run)
+        x, cache = attend(layer, first + i, x, cache)
+        return (feed_forward(layer, config, x), cache), None
+
+    return jax.lax.scan(step, (x, cache), jnp.arange(count))[0]
+
+
+def _attention_block(
+    layer: Layer,
+    config: Config,
+    index: jax.Array | int,
+    x: jax.Array,
+    positions: jax.Array,
+    cos: jax.Array,
+    sin: jax.Array,
+    window: jax.Array,
+    cache: KVCache | None,
+) -> tuple[jax.Array, KVCache | None]:
+    """Residual plus attention of one layer: [B, T, D] -> [B, T, D]; the new keys and values go to the cache first."""
+    h = rms_norm(x, layer.attn_norm, config.rms_eps)
+    q, k, v = project_qkv(layer, config, h, cos, sin)
+    if cache is None:
+        keys, values, key_positions = k.swapaxes(1, 2), v.swapaxes(1, 2), positions
+    else:
+        cache = _write(cache, index, positions, k, v)
+        keys, values = cache.k[index], cache.v[index]
+        key_positions = jnp.broadcast_to(jnp.arange(cache.length), (x.shape[0], cache.length))
+    h = attention(config, q, keys, values, positions, key_positions, window)
+    h = linear(h, layer.o, layer.o_bias)
+    if layer.attn_post_norm is not None:
+        h = rms_norm(h, layer.attn_post_norm, config.rms_eps)
+    return x + h, cache
+
+
+def _write(
+    cache: KVCache, index: jax.Array | int, positions: jax.Array, k: jax.Array, v: jax.Array
+) -> KVCache:
+    """Keys and values [B, T, n_kv_heads, head_dim] into their slots; padding falls outside and is dropped."""
+    rows = jnp.arange(positions.shape[0])[:, None]
+    slots = jnp.where(positions < 0, cache.length, positions)
+    return KVCache(
+        cache.k.at[index, rows, :, slots].set(k.astype(cache.k.dtype), mode="drop"),
+        cache.v.at[index, rows, :, slots].set(v.astype(cache.v.dtype), mode="drop"),
+    )

@@ -1,0 +1,58 @@
+"""The language-model head: logits, and log-probabilities that never hold a row of logits longer than a chunk."""
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from minfer_jax.models.blocks import linear, soft_cap
+from minfer_jax.models.config import Config
+from minfer_jax.models.params import Params
+from minfer_jax.quant import QuantTensor
+
+_VOCAB_CHUNK = 8192  # fixed by nothing but memory: N x 8192 floats are alive at a time
+
+
+def head_weight(params: Params) -> QuantTensor:
+    """The output matrix [vocab, D]; a model without one ties it to the embedding."""
+    return params.embedding if params.head is None else params.head
+
+
+def logits(params: Params, config: Config, hidden: jax.Array) -> jax.Array:
+    """hidden [..., D] float32 -> [..., vocab] float32."""
+    return soft_cap(linear(hidden, head_weight(params)), config.final_softcap)
+
+
+def token_logprobs(
+    params: Params, config: Config, hidden: jax.Array, targets: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Log-probability of one target per row, and the likeliest token: hidden [N, D], targets [N] int32 ->
+    (logprob [N] float32, greedy [N] int32).
+
+    One pass over the vocabulary in chunks with a running maximum and sum (online log-sum-exp, arXiv 1805.02867);
+    N x vocab never exists. Ties go to the lowest id, as in argmax.
+    """
+    chex.assert_rank(hidden, 2)
+    chex.assert_shape(targets, (hidden.shape[0],))
+    weight = head_weight(params)
+    vocab = weight.shape[0]
+    size = min(_VOCAB_CHUNK, vocab)
+
+    def step(carry: tuple, begin: jax.Array) -> tuple[tuple, None]:
+        peak, total, target, best = carry
+        start = jnp.minimum(begin, vocab - size)  # the last chunk reaches back and hides what was counted
+        ids = start + jnp.arange(size)
+        z = soft_cap(linear(hidden, weight.rows(start, size)), config.final_softcap)
+        z = jnp.where(ids >= begin, z, -jnp.inf)
+        high = z.max(-1)
+        new_peak = jnp.maximum(peak, high)
+        total = total * jnp.exp(peak - new_peak) + jnp.exp(z - new_peak[:, None]).sum(-1)
+        best = jnp.where(high > peak, start + z.argmax(-1), best)
+        inside = (targets >= begin) & (targets < start + size)
+        picked = jnp.take_along_axis(z, jnp.clip(targets - start, 0, size - 1)[:, None], 1)[:, 0]
+        return (new_peak, total, jnp.where(inside, picked, target), best), None
+
+    n = hidden.shape[0]
+    nothing = jnp.full(n, -jnp.inf)
+    init = (nothing, jnp.zeros(n), nothing, jnp.zeros(n, jnp.int32))
+    (peak, total, target, best), _ = jax.lax.scan(step, init, jnp.arange(0, vocab, size))
+    return target - peak - jnp.log(total), best

@@ -1,0 +1,48 @@
+"""The one dispatcher of matrix products with quantised weights; a forward never mentions a format."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from minfer_jax.errors import UnsupportedError
+from minfer_jax.quant.tensor import QuantTensor
+
+
+def matmul(x: jax.Array, w: QuantTensor, implementation: str | None = None) -> jax.Array:
+    """``x @ w.T`` with float32 accumulation: x [..., K] float32, w N x K -> [..., N] float32.
+
+    implementation: None picks by the tensor's format (packed: "xla", plain: "dense"); a name forces one.
+    Raises UnsupportedError when the named implementation does not exist or cannot take this tensor.
+    """
+    name = implementation or ("xla" if w.is_packed else "dense")
+    if name not in IMPLEMENTATIONS:
+        raise UnsupportedError(f"implementation {name!r} is not one of {', '.join(IMPLEMENTATIONS)}")
+    return IMPLEMENTATIONS[name](x, w)
+
+
+def _dense(x: jax.Array, w: QuantTensor) -> jax.Array:
+    """Plain weights as they are: float32 in full precision; 16-bit ones take x rounded to their own dtype."""
+    if w.is_packed:
+        raise UnsupportedError(f"implementation 'dense' needs plain weights, not {w.format}: load with dense")
+    return _dot(x, w.planes["values"])
+
+
+def _xla(x: jax.Array, w: QuantTensor) -> jax.Array:
+    """Weights expanded to float32 inside the program, then a float32 product: the oracle of the faster ones."""
+    return _dot(x, w.values().astype(jnp.float32))
+
+
+def _dot(x: jax.Array, values: jax.Array) -> jax.Array:
+    contract_last = (((x.ndim - 1,), (1,)), ((), ()))
+    return jax.lax.dot_general(
+        x.astype(values.dtype),
+        values,
+        contract_last,
+        precision=jax.lax.Precision.HIGHEST,
+        preferred_element_type=jnp.float32,
+    )
+
+
+IMPLEMENTATIONS: dict[str, Callable[[jax.Array, QuantTensor], jax.Array]] = {"dense": _dense, "xla": _xla}
+"""Every implementation by name."""

@@ -1,0 +1,1 @@
+"""What turns pure functions into programs: buckets (every padding decision), the jitted programs, their cache."""

@@ -1,0 +1,43 @@
+"""The jitted programs: one device program per call, every input an argument, the cache donated where it is used."""
+
+from functools import partial
+
+import jax
+
+from minfer_jax.models.cache import KVCache
+from minfer_jax.models.config import Config
+from minfer_jax.models.forward import forward, hidden_states
+from minfer_jax.models.head import token_logprobs
+from minfer_jax.models.params import Params
+
+
+@partial(jax.jit, static_argnames="config")
+def score_rows(
+    params: Params,
+    config: Config,
+    tokens: jax.Array,
+    positions: jax.Array,
+    tail_ids: jax.Array | None,
+    targets: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Log-probability of ``targets`` [n_out] after the rows ``tail_ids`` [n_out] of a batch [B, T], with no cache.
+
+    Without tail_ids every row is scored and n_out = B * T. Returns (logprob [n_out] float32, likeliest token [n_out]
+    int32): two numbers per token leave the device.
+    """
+    hidden, _ = hidden_states(params, config, tokens, positions, None, tail_ids)
+    return token_logprobs(params, config, hidden.reshape(-1, config.d_model), targets)
+
+
+@partial(jax.jit, static_argnames="config", donate_argnames="cache")
+def prefill(
+    params: Params,
+    config: Config,
+    tokens: jax.Array,
+    positions: jax.Array,
+    cache: KVCache,
+    tail_ids: jax.Array,
+) -> tuple[jax.Array, KVCache]:
+    """Write a batch [B, T] into the cache (consumed) and give the logits [n_out, vocab] of rows ``tail_ids``."""
+    logits, cache = forward(params, config, tokens, positions, cache, tail_ids)
+    return logits, cache
