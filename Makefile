@@ -1,0 +1,58 @@
+# Everything runs in .venv, made with PYTHON on first use and brought up to date when pyproject.toml changes.
+PYTHON ?= python3
+VENV   ?= .venv
+JOBS   ?= 2
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+
+# A file of tests stays on one worker, so that what it loads and compiles is loaded and compiled once.
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+
+.PHONY: help demo test test-models lint notebooks clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make demo         score and generate with a small real model (fetched once, 98 MB)'
+	@echo 'make test         the test suite, with the small real model'
+	@echo 'make test-models  tests on the larger real models (fetched once, 745 MB)'
+	@echo 'make lint         ruff and pyright'
+	@echo 'make notebooks    execute notebooks/*.ipynb'
+	@echo 'make clean        remove .venv and everything built'
+
+# One stamp for each set of extras, so that the demo does not wait for test tools.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo 'minfer-jax needs Python 3.11 or newer; `$(PYTHON)` is older: make PYTHON=/path/to/python3.12'; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(PIP) install --quiet --editable .
+	@touch $@
+
+$(VENV)/.installed-%: pyproject.toml | $(BIN)/python
+	$(PIP) install --quiet --editable '.[$*]'
+	@touch $@ $(VENV)/.installed
+
+demo: $(VENV)/.installed
+	@$(BIN)/minfer-jax demo
+
+test: $(VENV)/.installed-test
+	$(PYTEST) -m 'not models and not gpu'
+
+test-models: $(VENV)/.installed-test
+	$(PYTEST) -m models
+
+lint: $(VENV)/.installed-lint
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+notebooks: $(VENV)/.installed-notebook
+	@for notebook in notebooks/*.ipynb; do \
+	  [ -e "$$notebook" ] || continue; \
+	  $(BIN)/jupyter nbconvert --to notebook --execute --ExecutePreprocessor.timeout=600 \
+	    --output-dir build/notebooks "$$notebook" || exit 1; \
+	done
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
