@@ -44,7 +44,7 @@ test-models: $(VENV)/.installed-test
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 notebooks: $(VENV)/.installed-notebook
 	@for notebook in notebooks/*.ipynb; do \
