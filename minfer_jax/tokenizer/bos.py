@@ -1,0 +1,19 @@
+"""The one place that decides about BOS, the token in front of every text that some models need."""
+
+from collections.abc import Sequence
+
+from minfer_jax.errors import ArgumentError
+
+
+def with_bos(ids: Sequence[int], *, bos: int | None, file_adds: bool, wanted: bool | None) -> list[int]:
+    """Return the ids with BOS in front where it belongs, never a second one.
+
+    bos: the vocabulary's BOS id. file_adds: whether the model asks for it. wanted: the caller's word; None follows the
+    file. Ids that already start with BOS stay as they are. Raises ArgumentError when a BOS is wanted and there is none.
+    """
+    if wanted and bos is None:
+        raise ArgumentError("add_bos is True, but the vocabulary has no BOS token; leave add_bos out")
+    add = file_adds if wanted is None else wanted
+    if add and bos is not None and (not ids or ids[0] != bos):
+        return [bos, *ids]
+    return list(ids)
