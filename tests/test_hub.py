@@ -204,7 +204,11 @@ def test_two_processes_download_once(index: Path, tmp_path: Path) -> None:
             """
         )
     )
-    runs = [subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(hub.__file__).parents[1])}
+    runs = [
+        subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env=environment)
+        for _ in range(2)
+    ]
     outputs = [run.communicate(timeout=60)[0] for run in runs]
     assert [run.returncode for run in runs] == [0, 0]
     assert outputs == [f"{b''.join(CONTENT)!r}\n"] * 2
@@ -279,8 +283,8 @@ def test_huggingface_split_model_is_fetched_whole(tmp_path: Path, monkeypatch: p
         return str(tmp_path / filename)
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
-    assert hub.resolve("hf:o/r:m-00002-of-00003.gguf") == tmp_path / "m-00002-of-00003.gguf"
-    assert asked == {f"m-0000{n}-of-00003.gguf" for n in (1, 2, 3)}
+    assert hub.resolve("hf:o/r:q4/m-00002-of-00003.gguf") == tmp_path / "q4/m-00002-of-00003.gguf"
+    assert asked == {f"q4/m-0000{n}-of-00003.gguf" for n in (1, 2, 3)}
 
 
 def test_huggingface_failures_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
