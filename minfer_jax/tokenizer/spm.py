@@ -65,7 +65,7 @@ def _model_proto(vocabulary: Vocabulary, remove_extra_spaces: bool) -> bytes:
         zip(vocabulary.tokens, vocabulary.scores.astype("float32").tolist(), types, strict=True)
     ):
         kind = kinds.get(kind, TokenType.CONTROL)
-        if not text or text in seen:  # sentencepiece refuses both; no text could ever give this id
+        if not text or text in seen or "\0" in text:  # refused by sentencepiece; text never gives such an id
             text, kind = f"\ue000token {i}", TokenType.CONTROL
         seen.add(text)
         if i == vocabulary.unk:

@@ -46,6 +46,7 @@ class Tokenizer:
     def __init__(self, metadata: Mapping[str, Any], pre: str | None = None) -> None:
         metadata = as_metadata(metadata)
         vocabulary = read_vocabulary(metadata)
+        self._adds_space = False
         adds_bos = True
         if vocabulary.model == "gpt2":
             self.pre = pre or metadata.string("tokenizer.ggml.pre", None) or _missing_pre(vocabulary.source)
@@ -54,14 +55,12 @@ class Tokenizer:
             self._model = ByteLevelBPE(vocabulary, rule)
         else:
             self.pre = "default"  # SentencePiece text is merged whole; the key says nothing here
+            self._adds_space = metadata.boolean("tokenizer.ggml.add_space_prefix", True)
             self._model = SentencePieceBPE(
                 vocabulary,
-                add_space_prefix=metadata.boolean("tokenizer.ggml.add_space_prefix", True),
+                add_space_prefix=self._adds_space,
                 remove_extra_spaces=metadata.boolean("tokenizer.ggml.remove_extra_whitespaces", False),
             )
-        self._strips_space = isinstance(self._model, SentencePieceBPE) and metadata.boolean(
-            "tokenizer.ggml.add_space_prefix", True
-        )
         self._origin = (dict(metadata), metadata.source, pre)
         self._vocabulary = vocabulary
         self.vocab_size: int = len(vocabulary.tokens)
@@ -71,7 +70,6 @@ class Tokenizer:
         self.eog_ids: frozenset[int] = find_ends_of_generation(vocabulary)
         self.add_bos: bool = vocabulary.bos is not None and metadata.boolean("tokenizer.ggml.add_bos_token", adds_bos)
         self.special_ids: frozenset[int] = frozenset(vocabulary.control_ids() + named_specials(vocabulary))
-        self._silent = self.special_ids | frozenset(vocabulary.ids_of(TokenType.UNUSED))
         on_request = sorted(self.special_ids.union(guarded_user_defined(vocabulary)))
         always = [i for i in vocabulary.ids_of(TokenType.USER_DEFINED) if i not in on_request]
         self._control = LiteralMatcher(self._texts(on_request), _strips_after(metadata, vocabulary, on_request))
@@ -132,15 +130,17 @@ class Tokenizer:
         """Return the text of ids; ``decode(encode(text))`` is the text.
 
         skip_special: leave out control tokens. Bytes that are no UTF-8 become U+FFFD; ids without a token give "". For
-        vocabularies that put a space in front of every text, that one space is taken off again; to decode the
-        continuation of a text, use ``stream_decoder``, which keeps it. Raises ArgumentError for ids out of range.
+        vocabularies that put a space in front of every stretch of text, that one space is taken off again; to decode
+        the continuation of a text, use ``stream_decoder``, which keeps it. Raises ArgumentError for ids out of range.
         """
-        ids = self._checked(ids)
-        text = b"".join(self._bytes(i, skip_special) for i in ids).decode("utf-8", "replace")
-        first = next((i for i in ids if i not in self._silent), None)
-        if self._strips_space and first is not None and self._vocabulary.types[first] == TokenType.NORMAL:
-            return text.removeprefix(" ")
-        return text
+        pieces: list[bytes] = []
+        begins = self._adds_space
+        for i in self._checked(ids):
+            piece = self._bytes(i, skip_special)
+            normal = self._vocabulary.types[i] in (TokenType.NORMAL, TokenType.BYTE)
+            pieces.append(piece.removeprefix(b" ") if begins and normal else piece)
+            begins = self._adds_space and not normal
+        return b"".join(pieces).decode("utf-8", "replace")
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes an id stands for: the text of a control token, b"" for ids without a token.
@@ -169,8 +169,13 @@ class Tokenizer:
         self._checked(ids)
 
     def _checked(self, ids: Iterable[int]) -> list[int]:
-        array = np.asarray(ids if isinstance(ids, (Sequence, np.ndarray)) else list(ids))
-        if array.size and not (array.ndim == 1 and np.issubdtype(array.dtype, np.integer)):
+        if isinstance(ids, Iterable) and not (isinstance(ids, Sequence) or hasattr(ids, "__array__")):
+            ids = list(ids)
+        try:
+            array = np.asarray(ids)
+        except ValueError:  # lists of different lengths
+            array = np.empty((1, 1))
+        if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
             raise ArgumentError(f"ids must be a flat sequence of integers, not {_shown(ids)}")
         outside = array[(array < 0) | (array >= self.vocab_size)] if array.size else array
         if outside.size:

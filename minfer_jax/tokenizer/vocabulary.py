@@ -84,6 +84,8 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
         raise TokenizerError(
             f"{source}: tokenizer.ggml.scores is missing; a SentencePiece vocabulary needs it to rank its merges"
         )
+    if scores is not None and not np.isfinite(scores).all():
+        raise TokenizerError(f"{source}: tokenizer.ggml.scores holds NaN or infinity; the file is damaged")
     if model == "gpt2" and "tokenizer.ggml.merges" not in metadata:
         raise TokenizerError(f"{source}: tokenizer.ggml.merges is missing; a BPE vocabulary needs its merges")
 
