@@ -54,7 +54,12 @@ class Tokenizer:
             adds_bos = rule.adds_bos
             self._model = ByteLevelBPE(vocabulary, rule)
         else:
-            self.pre = "default"  # SentencePiece text is merged whole; the key says nothing here
+            if pre not in (None, "default"):
+                raise ArgumentError(
+                    f"pre is {pre!r}, but {vocabulary.source} has a SentencePiece vocabulary, which merges text whole: "
+                    "leave pre out"
+                )
+            self.pre = "default"  # whatever the file's key says
             self._adds_space = metadata.boolean("tokenizer.ggml.add_space_prefix", True)
             self._model = SentencePieceBPE(
                 vocabulary,
@@ -83,7 +88,7 @@ class Tokenizer:
         pre: name of the splitting rule, instead of the file's ``tokenizer.ggml.pre``.
 
         Raises UnsupportedError (another kind of vocabulary, or an unknown rule), TokenizerError (damaged vocabulary),
-        GGUFError (a key is missing or of the wrong type).
+        GGUFError (a key is missing or of the wrong type), ArgumentError (pre for a SentencePiece vocabulary).
         """
         return cls(metadata, pre)
 

@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
-from minfer_jax.errors import UnsupportedError
+from minfer_jax.errors import ArgumentError, UnsupportedError
 from minfer_jax.gguf import open_gguf
 from minfer_jax.tokenizer import Tokenizer
 from minfer_jax.tokenizer.pretokenizers import PRE_TOKENIZERS
@@ -106,11 +106,20 @@ def test_t01_gemma_matches_its_user_defined_tokens_in_plain_text(tokenizers):
     assert tokenizers("gemma270").encode("<table><tr>", add_bos=False) == [168, 173]
 
 
-def test_t01_unknown_rule_is_refused_with_the_known_ones(smol135):
+def test_t01_unknown_rule_is_refused_with_the_known_ones():
     metadata = small_metadata(pre="made-up")
     with pytest.raises(UnsupportedError, match=r"small.gguf.*'made-up'.*pre=.*qwen2.*smollm"):
         Tokenizer.from_metadata(metadata)
     assert Tokenizer.from_metadata(metadata, pre="gpt-2").pre == "gpt-2"
+
+
+def test_t01_sentencepiece_takes_no_rule():
+    tokens, scores, types = spm_vocabulary()
+    arrays = {"token_type": np.array(types, np.int32), "scores": np.array(scores, np.float32)}
+    metadata = small_metadata(model="llama", pre="whatever", tokens=tokens, bos_token_id=1, eos_token_id=2, **arrays)
+    assert Tokenizer.from_metadata(metadata, pre="default").pre == "default"
+    with pytest.raises(ArgumentError, match="pre is 'qwen2'.*leave pre out"):
+        Tokenizer.from_metadata(metadata, pre="qwen2")
 
 
 def test_t01_missing_rule_warns(caplog):
