@@ -36,7 +36,9 @@ class SentencePieceBPE:
 
     def encode(self, text: str, after_special: bool) -> list[int]:
         """Return the ids of a stretch of plain text; after_special: it begins the text or follows a special token."""
-        return self._processor.EncodeAsIds(" " + text if after_special and self._add_space_prefix else text)
+        if after_special and self._add_space_prefix:
+            text = " " + text
+        return list(self._processor.EncodeAsIds(text))  # type: ignore[arg-type]  # the library's own hint is off
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes of a token of type normal, byte, user-defined, control or unknown."""
