@@ -38,7 +38,7 @@ class SentencePieceBPE:
         """Return the ids of a stretch of plain text; after_special: it begins the text or follows a special token."""
         if after_special and self._add_space_prefix:
             text = " " + text
-        return list(self._processor.EncodeAsIds(text))  # type: ignore[arg-type]  # the library's own hint is off
+        return self._processor.EncodeAsIds(text)
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes of a token of type normal, byte, user-defined, control or unknown."""

@@ -177,15 +177,15 @@ class Tokenizer:
         if isinstance(ids, Iterable) and not (isinstance(ids, Sequence) or hasattr(ids, "__array__")):
             ids = list(ids)
         try:
-            array = np.asarray(ids)
+            array: np.ndarray = np.asarray(ids)
         except ValueError:  # lists of different lengths
-            array = np.empty((1, 1))
+            array = np.empty((1, 1), np.int64)
         if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
             raise ArgumentError(f"ids must be a flat sequence of integers, not {_shown(ids)}")
         outside = array[(array < 0) | (array >= self.vocab_size)] if array.size else array
         if outside.size:
             raise ArgumentError(f"id {outside[0]} is outside the vocabulary (0..{self.vocab_size - 1})")
-        return array.tolist()
+        return [int(i) for i in array]
 
     # ---- chat
 
