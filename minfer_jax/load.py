@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from minfer_jax.tokenizer import Tokenizer
 
 from minfer_jax import hub
 from minfer_jax.errors import ArgumentError
@@ -17,6 +16,8 @@ from minfer_jax.models.arch.base import read_config
 from minfer_jax.models.config import Config
 from minfer_jax.models.params import Params, load_params
 from minfer_jax.quant import IMPLEMENTATIONS
+from minfer_jax.runtime.compile_cache import enable_compile_cache
+from minfer_jax.tokenizer import Tokenizer
 
 log = logging.getLogger("minfer_jax")
 
@@ -63,27 +64,22 @@ def load(
     """
     implementation = implementation or "dense"
     if implementation not in IMPLEMENTATIONS:
-        raise ArgumentError(
-            f"implementation is {implementation!r}; choose one of {', '.join(IMPLEMENTATIONS)}"
-        )
+        raise ArgumentError(f"implementation is {implementation!r}; choose one of {', '.join(IMPLEMENTATIONS)}")
     dtype = dtype or ("float32" if jax.default_backend() == "cpu" else "bfloat16")
     if dtype == "float16":
-        raise ArgumentError(
-            "dtype float16 overflows on some models (its limit is 65504); choose bfloat16 or float32"
-        )
+        raise ArgumentError("dtype float16 overflows on some models (its limit is 65504); choose bfloat16 or float32")
     if dtype not in ("float32", "bfloat16"):
         raise ArgumentError(f"dtype is {dtype!r}; choose float32 or bfloat16")
     if n_ctx is not None and (not isinstance(n_ctx, int) or n_ctx < 1):
         raise ArgumentError(f"n_ctx is {n_ctx!r}; give a positive number of tokens")
 
+    enable_compile_cache()
     file = open_gguf(hub.resolve(name))
     arch = find_architecture(file.metadata.string("general.architecture"), file.name)
     tokenizer = Tokenizer.from_metadata(file.metadata, pre=pre)
     config = read_config(arch, file.metadata, tokenizer.vocab_size, n_ctx)
     if config.n_ctx > config.n_ctx_train:
-        log.warning(
-            "%s: n_ctx %d exceeds the training context %d", file.name, config.n_ctx, config.n_ctx_train
-        )
+        log.warning("%s: n_ctx %d exceeds the training context %d", file.name, config.n_ctx, config.n_ctx_train)
     params = load_params(file.tensors, arch, config, file.name, implementation, dtype)
     return Model(config, params, tokenizer, _provenance(file, config, implementation, dtype), file)
 

@@ -127,9 +127,7 @@ def _attention_block(
     return x + h, cache
 
 
-def _write(
-    cache: KVCache, index: jax.Array | int, positions: jax.Array, k: jax.Array, v: jax.Array
-) -> KVCache:
+def _write(cache: KVCache, index: jax.Array | int, positions: jax.Array, k: jax.Array, v: jax.Array) -> KVCache:
     """Keys and values [B, T, n_kv_heads, head_dim] into their slots; padding falls outside and is dropped."""
     rows = jnp.arange(positions.shape[0])[:, None]
     slots = jnp.where(positions < 0, cache.length, positions)

@@ -99,15 +99,11 @@ class _Tensors:
         self.left = dict(tensors)
         self.source = source
 
-    def take(
-        self, name: str, shape: tuple[int, ...] | None = None, required: bool = True
-    ) -> RawTensor | None:
+    def take(self, name: str, shape: tuple[int, ...] | None = None, required: bool = True) -> RawTensor | None:
         tensor = self.left.pop(name, None)
         if tensor is None:
             if required:
-                raise GGUFError(
-                    f"{self.source}: tensor {name} is missing; the file is incomplete or another model"
-                )
+                raise GGUFError(f"{self.source}: tensor {name} is missing; the file is incomplete or another model")
         elif shape and tensor.shape != shape:
             raise GGUFError(
                 f"{self.source}: tensor {name} has shape {list(tensor.shape)}, expected {list(shape)} by the metadata"
@@ -118,9 +114,7 @@ class _Tensors:
         """Weights of a layer that no block would use mean wrong numbers: refuse them. Others are named in the log."""
         unused = [name for name in self.left if name.startswith("blk.") or name.endswith(".bias")]
         if unused:
-            raise UnsupportedError(
-                f"{self.source}: this architecture has no place for {', '.join(unused[:5])}"
-            )
+            raise UnsupportedError(f"{self.source}: this architecture has no place for {', '.join(unused[:5])}")
         if self.left:
             log.warning("%s: tensors not used: %s", self.source, ", ".join(self.left))
 
@@ -166,9 +160,7 @@ def _rope_divisors(t: _Tensors, config: Config) -> np.ndarray | None:
     long = t.take("rope_factors_long.weight", shape, required=False)
     short = t.take("rope_factors_short.weight", shape, required=False)
     if config.rope.scaling == "longrope" and (long is None or short is None):
-        raise GGUFError(
-            f"{t.source}: LongRoPE needs tensors rope_factors_long.weight and rope_factors_short.weight"
-        )
+        raise GGUFError(f"{t.source}: LongRoPE needs tensors rope_factors_long.weight and rope_factors_short.weight")
     chosen = plain
     if long is not None and short is not None:
         chosen = long if config.n_ctx > config.rope.original_context else short

@@ -37,9 +37,7 @@ def _yarn_ramp(rope: Rope) -> np.ndarray:
     """1 where a pair turns often enough to be left alone, 0 where it is interpolated, a ramp between: [dim / 2]."""
 
     def pair_that_turns(times: float) -> float:
-        return (
-            rope.dim * math.log(rope.original_context / (times * 2 * math.pi)) / (2 * math.log(rope.bases[0]))
-        )
+        return rope.dim * math.log(rope.original_context / (times * 2 * math.pi)) / (2 * math.log(rope.bases[0]))
 
     low = max(0, math.floor(pair_that_turns(rope.beta_fast)))
     high = min(rope.dim - 1, math.ceil(pair_that_turns(rope.beta_slow)))

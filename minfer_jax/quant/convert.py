@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from minfer_jax.errors import UnsupportedError
 from minfer_jax.gguf import RawTensor
 from minfer_jax.quant import formats
 from minfer_jax.quant.formats import Array, Format
@@ -33,30 +34,38 @@ def to_stack(parts: Sequence[RawTensor], implementation: str, dtype: str) -> Qua
     plain types as they are. Types outside the table become float32 (dense float32) or else bfloat16.
     """
     name, planes = _planes(parts, implementation, jnp.dtype(dtype))
-    return _put(name, planes, parts[0])
+    return _put(name, planes, parts[0], implementation)
 
 
 def to_tensor(part: RawTensor, implementation: str, dtype: str) -> QuantTensor:
     """One matrix, as :func:`to_stack` without the stacking axis."""
     name, planes = _planes([part], implementation, jnp.dtype(dtype))
-    return _put(name, {plane: array[0] for plane, array in planes.items()}, part)
+    return _put(name, {plane: array[0] for plane, array in planes.items()}, part, implementation)
 
 
 def to_vector(part: RawTensor) -> np.ndarray:
     """A norm weight or bias of any type as float32 values in the tensor's own shape."""
-    if part.type.name in formats.PLAIN:
-        return part.data.view(formats.PLAIN[part.type.name]).astype(np.float32)
-    return gguf.quants.dequantize(part.data, part.type).astype(np.float32)
+    return _values(part).astype(np.float32)
 
 
-def _put(name: str, planes: dict[str, np.ndarray], like: RawTensor) -> QuantTensor:
+def _values(part: RawTensor) -> np.ndarray:
+    """All values of a tensor at once, by the gguf library where they are not simply there."""
+    plain = formats.PLAIN | {"F64": np.dtype(np.float64)}
+    if part.type.name in plain:
+        return part.data.view(plain[part.type.name])
+    try:
+        return gguf.quants.dequantize(part.data, part.type)
+    except NotImplementedError:
+        raise UnsupportedError(f"tensor {part.name}: type {part.type.name} cannot serve as a weight") from None
+
+
+def _put(name: str, planes: dict[str, np.ndarray], like: RawTensor, implementation: str) -> QuantTensor:
     shape = (like.shape[0], like.shape[1])
-    return QuantTensor({plane: jax.device_put(array) for plane, array in planes.items()}, name, shape)
+    arrays = {plane: jax.device_put(array) for plane, array in planes.items()}
+    return QuantTensor(arrays, name, shape, implementation)
 
 
-def _planes(
-    parts: Sequence[RawTensor], implementation: str, dense: np.dtype
-) -> tuple[str, dict[str, np.ndarray]]:
+def _planes(parts: Sequence[RawTensor], implementation: str, dense: np.dtype) -> tuple[str, dict[str, np.ndarray]]:
     """Format name and host arrays [L, N, ...] by plane."""
     name = parts[0].type.name
     if implementation != "dense" and name in formats.PACKED:
@@ -73,11 +82,10 @@ def _planes(
         fmt = formats.PACKED.get(part.type.name)
         if fmt:
             _convert(fmt, part, _expander(fmt, dense), outputs, i, len(parts))
-        elif part.type.name in formats.PLAIN:
-            outputs["values"][i] = part.data.view(formats.PLAIN[part.type.name])
         else:
-            log.info("%s: type %s has no kernel here, expanded to %s", part.name, part.type.name, keep.name)
-            outputs["values"][i] = gguf.quants.dequantize(part.data, part.type)
+            if part.type.name not in formats.PLAIN:
+                log.info("%s: type %s has no kernel here, expanded to %s", part.name, part.type.name, keep.name)
+            outputs["values"][i] = _values(part)
     return _PLAIN_NAMES[keep], outputs
 
 

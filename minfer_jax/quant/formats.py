@@ -72,7 +72,7 @@ class Format:
 def dequantize(fmt: Format, f: Fields) -> Array:
     """The affine rule above. Returns [..., K] float32, bit for bit what ``gguf.quants.dequantize`` gives.
 
-    The declared exceptions: NaN payloads, and MXFP4 products below the smallest normal float32 (XLA flushes them).
+    The declared exceptions: NaN payloads, and MXFP4 blocks whose scale is subnormal in float32 (XLA flushes it to 0).
     """
     if fmt.codebook is not None:
         value = jnp.asarray(np.array(fmt.codebook, np.float32))[f.codes]
@@ -203,9 +203,7 @@ def _split_q5_k(blocks: Array) -> Fields:
 
 def _split_q6_k(blocks: Array) -> Fields:
     ql, qh, scales, d = _cut(blocks, 128, 64, 16)
-    return Fields(
-        _join(_bit_fields(ql, 64, 4), _bit_fields(qh, 32, 2), 4), _f16(d), _flat(scales).view(np.int8)
-    )
+    return Fields(_join(_bit_fields(ql, 64, 4), _bit_fields(qh, 32, 2), 4), _f16(d), _flat(scales).view(np.int8))
 
 
 def _split_iq4_xs(blocks: Array) -> Fields:

@@ -12,10 +12,10 @@ from minfer_jax.quant.tensor import QuantTensor
 def matmul(x: jax.Array, w: QuantTensor, implementation: str | None = None) -> jax.Array:
     """``x @ w.T`` with float32 accumulation: x [..., K] float32, w N x K -> [..., N] float32.
 
-    implementation: None picks by the tensor's format (packed: "xla", plain: "dense"); a name forces one.
+    implementation: None takes the one that the tensor was loaded for; a name forces one.
     Raises UnsupportedError when the named implementation does not exist or cannot take this tensor.
     """
-    name = implementation or ("xla" if w.is_packed else "dense")
+    name = implementation or w.implementation
     if name not in IMPLEMENTATIONS:
         raise UnsupportedError(f"implementation {name!r} is not one of {', '.join(IMPLEMENTATIONS)}")
     return IMPLEMENTATIONS[name](x, w)

@@ -1,7 +1,7 @@
 """QuantTensor: one weight matrix (or a stack of equal ones) as a pytree of planes."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +19,13 @@ class QuantTensor:
         :mod:`~minfer_jax.quant.planes`, each [..., N, something]. Axes in front of N stack equal matrices (layers).
     format: name in ``formats.PACKED`` or ``formats.PLAIN`` (static).
     shape: (N, K) of one matrix (static).
+    implementation: which matrix product it was laid out for, see ``matmul.IMPLEMENTATIONS`` (static).
     """
 
     planes: dict[str, Array]
     format: str
     shape: tuple[int, int]
+    implementation: str
 
     @property
     def is_packed(self) -> bool:
@@ -50,12 +52,12 @@ class QuantTensor:
     def rows(self, start: int | jax.Array, size: int) -> "QuantTensor":
         """Rows start .. start + size of one matrix (no stacking axes); start may be traced."""
         cut = {k: jax.lax.dynamic_slice_in_dim(p, start, size, 0) for k, p in self.planes.items()}
-        return QuantTensor(cut, self.format, (size, self.shape[1]))
+        return replace(self, planes=cut, shape=(size, self.shape[1]))
 
     def take(self, ids: jax.Array) -> jax.Array:
         """Rows by id, dequantised: [...] int32 -> [..., K] float32. Only those rows are ever expanded."""
         gathered = {k: jnp.take(p, ids, axis=0, mode="clip") for k, p in self.planes.items()}
-        return QuantTensor(gathered, self.format, self.shape).values().astype(jnp.float32)
+        return replace(self, planes=gathered).values().astype(jnp.float32)
 
 
-jax.tree_util.register_dataclass(QuantTensor, ["planes"], ["format", "shape"])
+jax.tree_util.register_dataclass(QuantTensor, ["planes"], ["format", "shape", "implementation"])

@@ -58,13 +58,9 @@ def read_config(arch: Architecture, md: Metadata, vocab_size: int, n_ctx: int | 
         raise GGUFError(f"{md.source}: {n_heads} heads cannot share {n_kv_heads} key/value heads evenly")
     head_dim = md.integer(f"{a}.attention.key_length", d_model // n_heads)
     if md.integer(f"{a}.attention.value_length", head_dim) != head_dim:
-        raise UnsupportedError(
-            f"{md.source}: {a}.attention.value_length differs from key_length; not supported"
-        )
+        raise UnsupportedError(f"{md.source}: {a}.attention.value_length differs from key_length; not supported")
     if md.integer(f"{a}.expert_count", 0) > 0:
-        raise UnsupportedError(
-            f"{md.source}: mixture-of-experts models ({a}.expert_count > 0) are not supported"
-        )
+        raise UnsupportedError(f"{md.source}: mixture-of-experts models ({a}.expert_count > 0) are not supported")
 
     window = md.integer(f"{a}.attention.sliding_window", arch.default_window)
     full = _full_layers(arch, md, n_layers) if window else [True] * n_layers
@@ -99,7 +95,7 @@ def _full_layers(arch: Architecture, md: Metadata, n_layers: int) -> list[bool]:
     if not hasattr(pattern, "__len__"):
         period = md.integer(key, arch.full_every)
         return [bool(period and (i + 1) % period == 0) for i in range(n_layers)]
-    flags = [bool(v) for v in md.numbers(key)]
+    flags = [bool(v) for v in pattern]  # booleans, or integers in older files
     if len(flags) != n_layers:
         raise GGUFError(f"{md.source}: {key} has {len(flags)} entries for {n_layers} layers")
     return [not windowed for windowed in flags]
@@ -108,16 +104,12 @@ def _full_layers(arch: Architecture, md: Metadata, n_layers: int) -> list[bool]:
 def _read_rope(a: str, md: Metadata, head_dim: int, n_ctx_train: int, local_base: float) -> Rope:
     dim = md.integer(f"{a}.rope.dimension_count", head_dim)
     if dim < 2 or dim % 2 or dim > head_dim:
-        raise GGUFError(
-            f"{md.source}: {a}.rope.dimension_count is {dim}, expected even and at most {head_dim}"
-        )
+        raise GGUFError(f"{md.source}: {a}.rope.dimension_count is {dim}, expected even and at most {head_dim}")
     base = md.number(f"{a}.rope.freq_base", 10000.0)
     linear = md.number(f"{a}.rope.scale_linear", 0.0)  # the key of files older than rope.scaling
     scaling = md.string(f"{a}.rope.scaling.type", "linear")
     if scaling not in ("none", "linear", "yarn", "longrope"):
-        raise UnsupportedError(
-            f"{md.source}: {a}.rope.scaling.type {scaling!r} is not none, linear, yarn or longrope"
-        )
+        raise UnsupportedError(f"{md.source}: {a}.rope.scaling.type {scaling!r} is not none, linear, yarn or longrope")
     return Rope(
         dim=dim,
         bases=(base, local_base) if local_base else (base,),
@@ -136,8 +128,6 @@ def _uniform(md: Metadata, key: str, default: int | None) -> int:
     if hasattr(value, "__len__") and not isinstance(value, str):
         distinct = {int(v) for v in md.numbers(key)}
         if len(distinct) != 1:
-            raise UnsupportedError(
-                f"{md.source}: {key} differs between layers ({sorted(distinct)}); not supported"
-            )
+            raise UnsupportedError(f"{md.source}: {key} differs between layers ({sorted(distinct)}); not supported")
         return distinct.pop()
     return md.integer(key) if default is None else md.integer(key, default)

@@ -1,0 +1,31 @@
+"""The persistent compilation cache: a program compiled once on a machine is not compiled again in the next process."""
+
+import logging
+import os
+import tempfile
+
+import jax
+
+from minfer_jax.hub import cache_dir
+
+log = logging.getLogger("minfer_jax")
+
+
+def enable_compile_cache() -> None:
+    """Keep compiled programs under the user's cache folder, whatever their compile time.
+
+    A cache folder that the user has set for JAX (``JAX_COMPILATION_CACHE_DIR`` or ``jax.config``) is left as it is.
+    A folder that cannot be written is one line in the log, and compiling goes on without a cache.
+    """
+    if jax.config.jax_compilation_cache_dir is not None:
+        return
+    folder = cache_dir() / "compiled"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        log.warning("compiled programs are not kept: %s cannot be written (%s)", folder, os.strerror(error.errno or 0))
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

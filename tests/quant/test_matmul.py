@@ -1,0 +1,79 @@
+"""The dispatcher and its implementations against float64 products of the gguf library's weights."""
+
+import gguf
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType
+
+import minfer_jax as mj
+from minfer_jax.gguf import RawTensor
+from minfer_jax.quant import matmul, to_tensor
+
+QUANTISABLE = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "BF16", "F16", "F32")
+
+
+def quantised(name: str, n: int, k: int) -> RawTensor:
+    values = np.random.default_rng(7).normal(size=(n, k)).astype(np.float32)
+    data = gguf.quants.quantize(values, GGMLQuantizationType[name]).view(np.uint8)
+    return RawTensor("w", GGMLQuantizationType[name], (n, k), data)
+
+
+@pytest.mark.parametrize("name", QUANTISABLE)
+@pytest.mark.parametrize("lead", [(), (1,), (3,), (2, 5), (0,)])
+@pytest.mark.parametrize("shape", [(1, 32), (17, 96), (64, 288)])
+def test_products(name, lead, shape):
+    part = quantised(name, *shape)
+    x = np.random.default_rng(1).normal(size=(*lead, shape[1])).astype(np.float32)
+    oracle = x.astype(np.float64) @ gguf.quants.dequantize(part.data, part.type).astype(np.float64).T
+    for w in (to_tensor(part, "xla", "float32"), to_tensor(part, "dense", "float32")):
+        y = matmul(x, w)
+        assert y.dtype == jnp.float32 and y.shape == (*lead, shape[0])
+        np.testing.assert_allclose(y, oracle, atol=2e-6 * shape[1] ** 0.5 * 3, rtol=1e-6)
+
+
+def test_bfloat16_weights_round_x_and_accumulate_in_float32():
+    part = quantised("F32", 8, 4096)
+    x = np.random.default_rng(2).normal(size=(3, 4096)).astype(np.float32)
+    w = to_tensor(part, "dense", "bfloat16")
+    rounded = x.astype(jnp.bfloat16).astype(np.float64)
+    oracle = rounded @ np.asarray(w.values()).astype(np.float64).T
+    y = matmul(x, w)
+    assert y.dtype == jnp.float32
+    np.testing.assert_allclose(y, oracle, atol=1e-3)
+
+
+def test_a_float16_weight_of_the_packed_path_does_not_round_x():
+    """Neither rounding nor float16's range: the products of a plain F16 file are exact float32 ones."""
+    part = quantised("F16", 4, 32)
+    x = np.full((1, 32), 70000.0, np.float32)
+    oracle = x.astype(np.float64) @ gguf.quants.dequantize(part.data, part.type).astype(np.float64).T
+    np.testing.assert_allclose(matmul(x, to_tensor(part, "xla", "float32")), oracle, rtol=1e-6)
+
+
+def test_g06_integers_are_not_weights():
+    part = RawTensor("w", GGMLQuantizationType.I32, (2, 32), np.zeros((2, 128), np.uint8))
+    with pytest.raises(mj.UnsupportedError, match="tensor w: type I32"):
+        to_tensor(part, "dense", "float32")
+
+
+def test_unavailable_implementations_say_why():
+    w = to_tensor(quantised("Q4_0", 4, 32), "xla", "float32")
+    x = jnp.ones((1, 32))
+    with pytest.raises(mj.UnsupportedError, match="'cuda' is not one of dense, xla"):
+        matmul(x, w, "cuda")
+    with pytest.raises(mj.UnsupportedError, match="dense.*Q4_0"):
+        matmul(x, w, "dense")
+
+
+def test_a_quant_tensor_is_a_pytree_of_planes():
+    w = to_tensor(quantised("Q5_1", 4, 64), "xla", "float32")
+    leaves, treedef = jax.tree.flatten(w)
+    assert len(leaves) == 4  # codes, codes_high, d, dmin
+    again = jax.tree.unflatten(treedef, leaves)
+    assert again.format == "Q5_1" and again.shape == (4, 64)
+    traces = []
+    f = jax.jit(lambda w, x: traces.append(1) or matmul(x, w))
+    f(w, jnp.ones((1, 64))), f(again, jnp.zeros((1, 64)))
+    assert len(traces) == 1
