@@ -1,4 +1,4 @@
-"""Fixtures shared by the suite: paths of the real models, fetched once into the user cache."""
+"""Fixtures shared by the suite: the real models, fetched once into the user cache, as paths and loaded."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import pytest
 
 from minfer_jax.errors import MinferError
 from minfer_jax.hub import resolve
+from minfer_jax.load import Model, load
 
 
 def _real_model(name: str) -> Path:
@@ -32,3 +33,21 @@ def qwen05() -> Path:
 def gemma270() -> Path:
     """Path of Gemma-3-270M Q4_K_M (gemma3 architecture, SentencePiece); use with the `models` marker."""
     return _real_model("gemma3-270m")
+
+
+@pytest.fixture(scope="session")
+def smol_model(smol135: Path) -> Model:
+    """SmolLM2-135M as load() gives it by default."""
+    return load(smol135)
+
+
+@pytest.fixture(scope="session")
+def qwen_model(qwen05: Path) -> Model:
+    """Qwen2.5-Coder-0.5B as load() gives it by default; use with the `models` marker."""
+    return load(qwen05)
+
+
+@pytest.fixture(scope="session")
+def gemma_model(gemma270: Path) -> Model:
+    """Gemma-3-270M as load() gives it by default; use with the `models` marker."""
+    return load(gemma270)

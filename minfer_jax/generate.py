@@ -1,0 +1,108 @@
+"""Text from a model: ``generate`` for the whole, ``stream`` piece by piece, ``generate_batch`` for many prompts."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from minfer_jax.errors import ArgumentError
+from minfer_jax.generation.output import Generation
+from minfer_jax.generation.run import Run
+from minfer_jax.runtime.decode import MAX_STEPS
+from minfer_jax.sampling import Sampler
+
+if TYPE_CHECKING:
+    from minfer_jax.load import Model
+
+__all__ = ["Generation", "TextStream", "generate", "generate_batch", "stream"]
+
+
+class TextStream(Iterator[str]):
+    """Pieces of a text as they are generated; joined they are ``Generation.text``.
+
+    No piece is empty, ends inside a character, or holds the beginning of a stop string. ``result`` is the Generation
+    once the pieces have run out, None before. ``close()`` (or leaving a ``with`` block) ends generation early and
+    frees its cache.
+    """
+
+    def __init__(self, run: "Run") -> None:
+        self._run = run
+        self._pieces = (piece for pieces in run for piece in pieces if piece)
+        self.result: Generation | None = None
+
+    def __next__(self) -> str:
+        try:
+            return next(self._pieces)
+        except StopIteration:
+            if self._run.finished:
+                self.result = self._run.results()[0]
+            raise
+
+    def close(self) -> None:
+        self._pieces.close()
+        self._run.close()
+
+    def __enter__(self) -> "TextStream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def generate(
+    model: "Model",
+    prompt: str | Sequence[int],
+    *,
+    max_tokens: int | None = None,
+    sampler: Sampler | None = None,
+    stop: str | Sequence[str] = (),
+    stop_ids: Iterable[int] | None = None,
+) -> Generation:
+    """Continue a prompt.
+
+    prompt: text, encoded as plain text with the model's BOS policy (an empty one starts from the BOS token); or token
+        ids, taken exactly as they are, as ``tokenizer.encode_chat`` gives them.
+    max_tokens: most tokens to draw; None or -1: until the context is full. Prompt and output together never exceed
+        ``model.config.n_ctx`` tokens; 0 gives an empty text.
+    sampler: how tokens are drawn; None is ``Sampler()``.
+    stop: strings that end the text and are not part of it. The one that starts first in the text counts, across
+        token boundaries; empty strings are ignored.
+    stop_ids: token ids that end the text; None: ``model.tokenizer.eog_ids``, an empty list: none.
+
+    Raises ArgumentError naming the argument; ContextLengthError when the prompt leaves no room; NumericsError when
+    the model's logits are not finite.
+    """
+    return generate_batch(model, [prompt], max_tokens=max_tokens, sampler=sampler, stop=stop, stop_ids=stop_ids)[0]
+
+
+def stream(
+    model: "Model",
+    prompt: str | Sequence[int],
+    *,
+    max_tokens: int | None = None,
+    sampler: Sampler | None = None,
+    stop: str | Sequence[str] = (),
+    stop_ids: Iterable[int] | None = None,
+) -> TextStream:
+    """As :func:`generate`, but an iterator over pieces of the text. Arguments are checked at once."""
+    return TextStream(Run(model, [prompt], max_tokens, sampler, stop, stop_ids, first_portion=1))
+
+
+def generate_batch(
+    model: "Model",
+    prompts: Sequence[str | Sequence[int]],
+    *,
+    max_tokens: int | None = None,
+    sampler: Sampler | None = None,
+    stop: str | Sequence[str] = (),
+    stop_ids: Iterable[int] | None = None,
+) -> list[Generation]:
+    """As :func:`generate` for many prompts, which run side by side as rows of one batch, however long each is.
+
+    All rows share the sampler; with temperature each draws its own numbers, row 0 those of a single ``generate``.
+    The cache holds all rows at the length of the longest.
+    """
+    if isinstance(prompts, str):
+        raise ArgumentError("prompts is one string; give a list of prompts")
+    run = Run(model, list(prompts), max_tokens, sampler, stop, stop_ids, first_portion=MAX_STEPS)
+    for _ in run:
+        pass
+    return run.results()

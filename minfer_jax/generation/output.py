@@ -1,0 +1,87 @@
+"""From tokens to a finished text."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from minfer_jax.generation.stopping import StopMatcher
+from minfer_jax.tokenizer import StreamDecoder
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A generated text.
+
+    text: up to the stop string, if one was found; bytes of a character that was never completed are one U+FFFD.
+    tokens: the ids drawn, without the end id; with a stop string, those up to the one that settled the match, so
+        that they may reach beyond the text.
+    logprobs: of each of ``tokens``, by the model's own distribution (before bias, penalties, filters, temperature).
+    finish_reason: "stop" (an end id or a stop string) or "length" (max_tokens, or the context is full).
+    stopped_by: the end id or the stop string, None for "length".
+    n_prompt: tokens of the prompt. seed: the one that was used; the same call with it gives the same text.
+    """
+
+    text: str
+    tokens: list[int]
+    logprobs: list[float]
+    finish_reason: str
+    stopped_by: int | str | None
+    n_prompt: int
+    seed: int
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """Token counts under the names of the OpenAI API."""
+        n = len(self.tokens)
+        return {"prompt_tokens": self.n_prompt, "completion_tokens": n, "total_tokens": self.n_prompt + n}
+
+
+class Row:
+    """The output of one prompt: tokens to text, and the reasons to end."""
+
+    def __init__(self, n_prompt: int, stops: Sequence[str], ends: np.ndarray, decoder: StreamDecoder) -> None:
+        self.n_prompt = n_prompt
+        self.tokens: list[int] = []
+        self.logprobs: list[float] = []
+        self.pieces: list[str] = []
+        self.finish_reason: str | None = None
+        self.stopped_by: int | str | None = None
+        self._ends = ends
+        self._matcher = StopMatcher(stops)
+        self._decoder = decoder
+
+    def push(self, token: int, logprob: float, limit: int) -> str:
+        """Take a token; give the text that it makes certain, all that is left if the row ends with it."""
+        if self._ends[token]:
+            return self.finish("stop", token)
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+        piece = self._matcher.push(self._decoder.push(token))
+        self.pieces.append(piece)
+        if self._matcher.matched is not None:
+            self.finish_reason, self.stopped_by = "stop", self._matcher.matched
+        elif len(self.tokens) == limit:
+            piece += self.finish("length", None)
+        return piece
+
+    def finish(self, reason: str, stopped_by: int | None) -> str:
+        """End the row and release the text held back; it may complete a stop string."""
+        piece = self._matcher.push(self._decoder.finish()) + self._matcher.finish()
+        self.pieces.append(piece)
+        self.finish_reason, self.stopped_by = reason, stopped_by
+        if self._matcher.matched is not None:
+            self.finish_reason, self.stopped_by = "stop", self._matcher.matched
+        return piece
+
+    def result(self, seed: int) -> Generation:
+        assert self.finish_reason is not None
+        return Generation(
+            text="".join(self.pieces),
+            tokens=self.tokens,
+            logprobs=self.logprobs,
+            finish_reason=self.finish_reason,
+            stopped_by=self.stopped_by,
+            n_prompt=self.n_prompt,
+            seed=seed,
+        )
