@@ -14,7 +14,8 @@ from minfer_jax.gguf import GGUFFile, open_gguf
 from minfer_jax.models.arch import find_architecture
 from minfer_jax.models.arch.base import read_config
 from minfer_jax.models.config import Config
-from minfer_jax.models.params import Params, load_params
+from minfer_jax.models.params import Params
+from minfer_jax.models.weights import load_params
 from minfer_jax.quant import IMPLEMENTATIONS
 from minfer_jax.runtime.compile_cache import enable_compile_cache
 from minfer_jax.tokenizer import Tokenizer

@@ -82,7 +82,7 @@ def dequantize(fmt: Format, f: Fields) -> Array:
     if f.scales is not None:
         scale = jnp.repeat(scale, fmt.block // fmt.group, -1) * f.scales.astype(jnp.float32)
     weight = _by_group(value, scale, jnp.multiply)
-    if fmt.min_sign:
+    if fmt.min_sign and f.dmin is not None:
         low = f.dmin.astype(jnp.float32)
         if f.mins is not None:
             low = jnp.repeat(low, fmt.block // fmt.group, -1) * f.mins.astype(jnp.float32)

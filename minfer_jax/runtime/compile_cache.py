@@ -17,7 +17,7 @@ def enable_compile_cache() -> None:
     A cache folder that the user has set for JAX (``JAX_COMPILATION_CACHE_DIR`` or ``jax.config``) is left as it is.
     A folder that cannot be written is one line in the log, and compiling goes on without a cache.
     """
-    if jax.config.jax_compilation_cache_dir is not None:
+    if jax.config.jax_compilation_cache_dir is not None:  # pyright: ignore[reportAttributeAccessIssue]
         return
     folder = cache_dir() / "compiled"
     try:

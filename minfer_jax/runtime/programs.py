@@ -39,5 +39,6 @@ def prefill(
     tail_ids: jax.Array,
 ) -> tuple[jax.Array, KVCache]:
     """Write a batch [B, T] into the cache (consumed) and give the logits [n_out, vocab] of rows ``tail_ids``."""
-    logits, cache = forward(params, config, tokens, positions, cache, tail_ids)
-    return logits, cache
+    logits, written = forward(params, config, tokens, positions, cache, tail_ids)
+    assert written is not None  # a cache went in
+    return logits, written
