@@ -71,7 +71,7 @@ def load(
         raise ArgumentError("dtype float16 overflows on some models (its limit is 65504); choose bfloat16 or float32")
     if dtype not in ("float32", "bfloat16"):
         raise ArgumentError(f"dtype is {dtype!r}; choose float32 or bfloat16")
-    if n_ctx is not None and (not isinstance(n_ctx, int) or n_ctx < 1):
+    if n_ctx is not None and (not isinstance(n_ctx, int) or isinstance(n_ctx, bool) or n_ctx < 1):
         raise ArgumentError(f"n_ctx is {n_ctx!r}; give a positive number of tokens")
 
     enable_compile_cache()

@@ -123,7 +123,12 @@ def _rope_divisors(t: _Tensors, config: Config) -> np.ndarray | None:
     chosen = plain
     if long is not None and short is not None:
         chosen = long if config.n_ctx > config.rope.original_context else short
-    return None if chosen is None else to_vector(chosen)
+    if chosen is None:
+        return None
+    divisors = to_vector(chosen)
+    if not (np.isfinite(divisors) & (divisors > 0)).all():
+        raise GGUFError(f"{t.source}: tensor {chosen.name} must hold positive numbers")
+    return divisors
 
 
 def _raw_layer(t: _Tensors, arch: Architecture, config: Config, i: int) -> RawLayer:
