@@ -12,6 +12,7 @@ import pytest
 
 from minfer_jax.generate import generate, generate_batch, stream
 from minfer_jax.load import Model
+from minfer_jax.models import init_cache
 from minfer_jax.runtime import decode
 from minfer_jax.runtime.decode import Decoder, steps_bucket
 from minfer_jax.runtime.programs import score_rows
@@ -41,7 +42,7 @@ def test_j01_lengths_settings_and_limits_compile_a_bounded_number_of_programs(
             generate(smol_model, [5] * n, max_tokens=2, sampler=GREEDY)
         names = compiled(caplog)
         assert {"jit(prefill)", "jit(first_tokens)", "jit(decode)"} <= set(names)
-        assert len(names) <= 10, names  # six prompt lengths, the cache's zeros, three programs of decoding
+        assert len(names) <= 10, names  # five prompt buckets, first tokens, decoding, the zeros of a cache
 
         caplog.clear()
         for max_tokens in (1, 3, 7, 20):
@@ -65,17 +66,30 @@ def test_j01_batch_sizes_share_buckets(smol_model: Model, caplog: pytest.LogCapt
         assert compiled(caplog) == []
 
 
-def test_j01_weights_are_arguments(smol_model: Model) -> None:
-    text = decode.decode.lower(*_decode_arguments(smol_model)).as_text()
-    assert len(text) < 1_000_000
+def decode_program(model: Model) -> str:
+    """The decode program as lowered, from shapes alone."""
+    vocab = model.config.vocab_size
+    state = decode.start_state([[5]], [4], 1, vocab)
+    cache = jax.eval_shape(lambda: init_cache(model.config, 1, 64))
+    settings, ends, none = GREEDY.settings(vocab, 0), np.zeros(vocab, bool), np.zeros(1, bool)
+    lowered = decode.decode.lower(model.params, model.config, 32, True, np.int32(2), cache, state, settings, ends, none)
+    return lowered.as_text()
 
 
-def _decode_arguments(model: Model, early_exit: bool = True) -> tuple:
-    state = decode.start_state([[5]], [4], 1, model.config.vocab_size)
-    return (
-        *(model.params, model.config, 2, early_exit, np.int32(2), decode.init_cache(model.config, 1, 64), state),
-        *(GREEDY.settings(model.config.vocab_size, 0), np.zeros(model.config.vocab_size, bool), np.zeros(1, bool)),
+def test_j01_weights_are_arguments_and_depth_costs_no_program(smol_model: Model) -> None:
+    once = decode_program(smol_model)
+    assert len(once) < 1_000_000
+    config = smol_model.config
+    deeper = replace(
+        config,
+        n_layers=2 * config.n_layers,
+        windows=2 * config.windows,
+        rope_tables=2 * config.rope_tables,
     )
+    (run,) = smol_model.params.runs
+    double = jax.tree.map(lambda x: jax.ShapeDtypeStruct((2 * x.shape[0], *x.shape[1:]), x.dtype), run)
+    twice = decode_program(replace(smol_model, config=deeper, params=replace(smol_model.params, runs=(double,))))
+    assert "60x" in twice and len(twice) < 1.1 * len(once)
 
 
 def test_j02_a_closed_iterator_leaves_nothing_behind(smol_model: Model) -> None:
