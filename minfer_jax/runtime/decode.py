@@ -59,19 +59,17 @@ jax.tree_util.register_dataclass(DecodeState, ["token", "position", "remaining",
 
 def start_state(prompts: Sequence[Sequence[int]], limits: Sequence[int], rows: int, vocab: int) -> DecodeState:
     """The state after the prompts, before the first token; rows beyond the prompts have ended already."""
-    state = DecodeState(
-        token=np.zeros(rows, np.int32),
-        position=np.full(rows, -1, np.int32),
-        remaining=np.zeros(rows, np.int32),
-        in_prompt=np.zeros((rows, vocab), bool),
-        counts=np.zeros((rows, vocab), np.int32),
-    )
+    token = np.zeros(rows, np.int32)
+    position = np.full(rows, -1, np.int32)
+    remaining = np.zeros(rows, np.int32)
+    in_prompt = np.zeros((rows, vocab), bool)
     for row, (prompt, limit) in enumerate(zip(prompts, limits, strict=True)):
-        state.token[row] = prompt[-1]
-        state.position[row] = len(prompt) - 1
-        state.remaining[row] = limit
-        state.in_prompt[row, np.asarray(prompt)] = True
-    return state
+        token[row] = prompt[-1]
+        position[row] = len(prompt) - 1
+        remaining[row] = limit
+        in_prompt[row, np.asarray(prompt)] = True
+    counts = np.zeros((rows, vocab), np.int32)
+    return DecodeState(*jax.device_put((token, position, remaining, in_prompt, counts)))
 
 
 def prefill_prompts(
