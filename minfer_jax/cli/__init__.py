@@ -1,0 +1,92 @@
+"""The command line: ``minfer-jax COMMAND``. Results go to stdout, everything else to stderr.
+
+Exit codes: 0 fine, 1 an error that one line on stderr explains, 2 wrong usage, 130 interrupted, 141 nobody reads the
+output any more.
+"""
+
+import argparse
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+
+from minfer_jax.cli import chat, demo, generate, info, perplexity, score
+from minfer_jax.errors import MinferError
+
+_COMMANDS = {
+    "info": info,
+    "score": score,
+    "perplexity": perplexity,
+    "generate": generate,
+    "chat": chat,
+    "demo": demo,
+}
+_INTERRUPTED, _NO_READER = 130, 141  # as a shell tells the signals SIGINT and SIGPIPE
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; ``argv`` without the program's name, None: the process's own.
+
+    Wrong usage and ``--help`` end in SystemExit, as argparse does.
+    """
+    args = build_parser().parse_args(argv)
+    try:
+        with _log_lines(args.verbose):
+            code = args.run(args)
+            sys.stdout.flush()
+            return code
+    except MinferError as error:
+        _complain("error: " + " ".join(str(error).split("\n")))
+        return 1
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more when it ends; let that go nowhere instead of failing again.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _NO_READER
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands; ``args.run(args)`` then does the work."""
+    parser = argparse.ArgumentParser(
+        prog="minfer-jax", description="Exact log-probabilities and generation from GGUF model files."
+    )
+    parser.add_argument("--version", action="version", version=f"minfer-jax {version('minfer-jax')}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, module in _COMMANDS.items():
+        summary = (module.__doc__ or "").split("\n")[0].rstrip(".")
+        command = commands.add_parser(
+            name,
+            help=summary[0].lower() + summary[1:],
+            description=module.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run, command=command)
+    return parser
+
+
+@contextlib.contextmanager
+def _log_lines(verbosity: int) -> Iterator[None]:
+    """The package's log as lines on stderr: warnings, with -v information, with -vv all."""
+    logger = logging.getLogger("minfer_jax")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("minfer-jax: %(message)s"))
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel((logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)])
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def _complain(line: str) -> None:
+    with contextlib.suppress(OSError):  # what was printed so far comes first, where both go to one terminal
+        sys.stdout.flush()
+    print(f"minfer-jax: {line}", file=sys.stderr)

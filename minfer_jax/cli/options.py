@@ -1,0 +1,95 @@
+"""Options that several commands share, and what they turn into."""
+
+import argparse
+import dataclasses
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from minfer_jax.hub import KNOWN_MODELS
+from minfer_jax.load import load
+from minfer_jax.quant import IMPLEMENTATIONS
+from minfer_jax.sampling import Sampler
+
+if TYPE_CHECKING:
+    from minfer_jax.load import Model
+
+# Type and meaning by field of Sampler, which owns the defaults and the limits.
+_SAMPLER_OPTIONS: dict[str, tuple[type, str]] = {
+    "temperature": (float, "0 always takes the likeliest token"),
+    "top_k": (int, "draw among this many likeliest tokens; 0: all"),
+    "top_p": (float, "draw among the likeliest tokens that hold this probability together; 1: all"),
+    "min_p": (float, "leave out tokens less likely than this times the likeliest; 0: none"),
+    "repetition_penalty": (float, "divide the logits of tokens seen in prompt or output; 1: off"),
+    "frequency_penalty": (float, "subtract this from a logit for each time the token is in the output; 0: off"),
+    "presence_penalty": (float, "subtract this once if the token is in the output; 0: off"),
+    "seed": (int, "makes the text reproducible (default: a fresh one)"),
+}
+
+
+def wrong_usage(args: argparse.Namespace, message: str) -> NoReturn:
+    """End as argparse does for options that do not fit together."""
+    command: argparse.ArgumentParser = args.command
+    command.error(message)
+
+
+def add_output(parser: argparse.ArgumentParser, json_help: str = "print one JSON document") -> None:
+    """--json and --verbose."""
+    parser.add_argument("--json", action="store_true", help=json_help)
+    parser.add_argument("-v", "--verbose", action="count", default=0, help="say more on stderr; -vv says all")
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """MODEL."""
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a .gguf file, any part of a split one or its folder; hf:org/repo:file.gguf; or a known name: "
+        + ", ".join(KNOWN_MODELS),
+    )
+
+
+def add_loading(parser: argparse.ArgumentParser, n_ctx: bool = True) -> None:
+    """How MODEL is loaded."""
+    group = parser.add_argument_group("loading")
+    group.add_argument("--implementation", metavar="NAME", help=f"{' or '.join(IMPLEMENTATIONS)} (default: dense)")
+    group.add_argument("--dtype", metavar="NAME", help="of expanded weights: float32 (default on CPU) or bfloat16")
+    if n_ctx:
+        group.add_argument("--n-ctx", type=int, metavar="N", help="context window in tokens (default: as in training)")
+    group.add_argument("--pre", metavar="NAME", help="pre-tokenizer to use instead of the one the file names")
+
+
+def load_model(args: argparse.Namespace) -> "Model":
+    """The model that ``args`` ask for."""
+    return load(
+        args.model,
+        implementation=args.implementation,
+        dtype=args.dtype,
+        n_ctx=getattr(args, "n_ctx", None),
+        pre=args.pre,
+    )
+
+
+def add_generation(parser: argparse.ArgumentParser, max_tokens: int) -> None:
+    """How much is generated and how tokens are drawn."""
+    group = parser.add_argument_group("generation")
+    group.add_argument(
+        "-n",
+        "--max-tokens",
+        type=int,
+        default=max_tokens,
+        metavar="N",
+        help="most tokens to generate; -1: until the context is full (default: %(default)s)",
+    )
+    group.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be given repeatedly"
+    )
+    defaults = {field.name: field.default for field in dataclasses.fields(Sampler)}
+    for name, (kind, meaning) in _SAMPLER_OPTIONS.items():
+        shown = "" if defaults[name] is None else f" (default: {defaults[name]})"
+        option = "--" + name.replace("_", "-")
+        group.add_argument(option, type=kind, metavar="N" if kind is int else "X", help=meaning + shown)
+
+
+def generation_arguments(args: argparse.Namespace) -> dict[str, Any]:
+    """Keyword arguments of ``generate`` and ``stream`` from the options of :func:`add_generation`."""
+    given = {name: getattr(args, name) for name in _SAMPLER_OPTIONS if getattr(args, name) is not None}
+    return {"max_tokens": args.max_tokens, "stop": args.stop, "sampler": Sampler(**given)}
