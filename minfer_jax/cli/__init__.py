@@ -34,9 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     try:
         with _log_lines(args.verbose):
-            code = args.run(args)
-            sys.stdout.flush()
-            return code
+            return args.run(args)
     except MinferError as error:
         _complain("error: " + " ".join(str(error).split("\n")))
         return 1
@@ -44,10 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain("interrupted")
         return _INTERRUPTED
     except BrokenPipeError:
-        # The interpreter flushes stdout once more when it ends; let that go nowhere instead of failing again.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _NO_READER
+    finally:
+        _settle_stdout()
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -86,7 +83,14 @@ def _log_lines(verbosity: int) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _complain(line: str) -> None:
-    with contextlib.suppress(OSError):  # what was printed so far comes first, where both go to one terminal
+def _settle_stdout() -> None:
+    """Let what can no longer be written go nowhere: the interpreter's last flush would fail on it once more."""
+    try:
         sys.stdout.flush()
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _complain(line: str) -> None:
     print(f"minfer-jax: {line}", file=sys.stderr)

@@ -81,9 +81,9 @@ def _converse(chat: Chat) -> None:
     _enable_line_editing()
     while True:
         try:
-            line = input("> ").strip()
+            line = _prompt()
         except EOFError:
-            print()
+            print(file=sys.stderr)
             return
         if line in ("/exit", "/quit"):
             return
@@ -93,6 +93,13 @@ def _converse(chat: Chat) -> None:
             print("commands: /clear /exit", file=sys.stderr)
         elif line:
             _answer(chat, line)
+
+
+def _prompt() -> str:
+    if sys.stdout.isatty():
+        return input("> ").strip()
+    print("> ", end="", file=sys.stderr, flush=True)  # stdout is for answers
+    return input().strip()
 
 
 def _answer(chat: Chat, line: str) -> None:

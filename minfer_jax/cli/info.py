@@ -12,7 +12,7 @@ from typing import Any
 
 from minfer_jax import hub
 from minfer_jax.cli import options
-from minfer_jax.cli.text import print_json, print_table, quoted
+from minfer_jax.cli.text import print_json, print_table, quoted, write
 from minfer_jax.errors import MinferError
 from minfer_jax.gguf import GGUFFile, open_gguf
 from minfer_jax.models.arch import find_architecture
@@ -46,10 +46,10 @@ def run(args: argparse.Namespace) -> int:
     else:
         print_table((key.replace("_", " "), _shown(value)) for key, value in facts.items())
         if args.metadata:
-            print()
+            write("\n")
             print_table((key, _shown(_plain(value))) for key, value in file.metadata.items())
         if args.tensors:
-            print()
+            write("\n")
             rows = ((name, kind, " x ".join(map(str, shape))) for name, kind, shape in _tensors(file))
             print_table(rows, header=("tensor", "type", "shape"))
     for problem in problems:

@@ -13,11 +13,11 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from minfer_jax.cli import options
 from minfer_jax.cli.rows import BadRow, Result, Row, count_rows, open_lines, read_rows, score_rows
-from minfer_jax.cli.text import print_json, print_table, quoted
+from minfer_jax.cli.text import print_json, print_table, quoted, write
 from minfer_jax.errors import MinferError
 from minfer_jax.scoring.progress import progress_bar
 from minfer_jax.scoring.results import MultipleChoice, Score, TextScore
@@ -138,4 +138,4 @@ def print_tokens(model: "Model", tokens: Sequence[int], logprobs: Sequence[float
     ]
     if rows:
         print_table(rows, header=("id", "token", "logprob"))
-        print()
+        write("\n")

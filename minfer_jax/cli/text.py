@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from minfer_jax.errors import ArgumentError
+from minfer_jax.errors import ArgumentError, MinferError
 
 
 def read_text(source: str) -> str:
@@ -29,14 +29,22 @@ def print_json(value: Any) -> None:
         text.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:
         text = json.dumps(value)  # the same JSON, all but ASCII escaped
-    print(text, flush=True)
+    write(text + "\n")
 
 
 def write(text: str) -> None:
-    """Text on stdout, at once; characters that its encoding lacks become "?"."""
+    """Text on stdout, at once; characters that its encoding lacks become "?".
+
+    Raises BrokenPipeError when nobody reads any more, MinferError when the disk is full or the like.
+    """
     encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise MinferError(f"the output cannot be written: {error.strerror or error}") from error
 
 
 def print_table(rows: Iterable[Sequence[Any]], header: Sequence[str] = ()) -> None:
@@ -48,7 +56,7 @@ def print_table(rows: Iterable[Sequence[Any]], header: Sequence[str] = ()) -> No
     cells = [[_cell(value) for value in row] for row in values]
     lines = [list(header), *cells] if header else cells
     widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
-    numeric = [all(isinstance(v, int | float) for v in column) for column in zip(*values, strict=True)]
+    numeric = [all(isinstance(row[i], int | float) for row in values) for i in range(len(widths))]
     for line in lines:
         padded = [
             " " * (width - _width(cell)) + cell if right else cell + " " * (width - _width(cell))
