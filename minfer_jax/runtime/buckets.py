@@ -33,55 +33,76 @@ def cache_bucket(n: int, n_ctx: int) -> int:
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded arrays for one program call.
+    """Padded arrays for one scoring program call.
 
-    tokens, positions: [B, T] int32 (positions -1 on padding). tail_ids: [n_out] int32 into the B * T rows, padded
-    with 0. items: for each sequence in the batch, its index in the caller's list and its slice of the n_out rows.
+    tokens, positions: [B, T] int32 (positions -1 on padding). tail_ids, targets: [n_out] int32, rows of the B * T
+    and the id to score after each, both padded with 0. items: for each sequence in the batch, its index in the
+    caller's list and its slice of the n_out rows.
     """
 
     tokens: np.ndarray
     positions: np.ndarray
     tail_ids: np.ndarray
+    targets: np.ndarray
     items: tuple[tuple[int, slice], ...]
 
 
 def pack_sequences(
-    sequences: Sequence[Sequence[int]], n_tail: Sequence[int], batch_tokens: int = BATCH_TOKENS
+    sequences: Sequence[Sequence[int]], n_scored: Sequence[int], batch_tokens: int = BATCH_TOKENS
 ) -> Iterator[Batch]:
-    """Sequences (each at least one token), longest first, in batches of few distinct shapes.
+    """Sequences, longest first, in batches of few distinct shapes.
 
-    n_tail: how many of each sequence's last tokens are wanted as rows. A batch's length is the bucket of its longest
-    member, its rows fill ``batch_tokens``, and the number of wanted rows is a bucket again.
+    sequences: at least two ids each; all but the last are input. n_scored: how many of each sequence's last ids are
+    targets (1 <= n_scored < its length).
+
+    A batch's length is the bucket of its longest member; it holds what fits ``batch_tokens`` slots (one sequence
+    always does) and is longer than a quarter of that. Its rows are a power of two, and its scored rows that share of
+    all slots, 1/16 to 1, which holds them.
     """
     order = sorted(range(len(sequences)), key=lambda i: (-len(sequences[i]), i))
     start = 0
     while start < len(order):
-        T = token_bucket(len(sequences[order[start]]))
-        rows = min(round_up(len(order) - start), _floor_power(max(1, batch_tokens // T)))
-        members = order[start : start + rows]
-        start += len(members)
-        yield _pack(members, sequences, n_tail, rows, T)
+        T = token_bucket(len(sequences[order[start]]) - 1)
+        end = min(len(order), start + _floor_power(max(1, batch_tokens // T)))
+        while T > _MIN_TOKENS and len(sequences[order[end - 1]]) - 1 <= T // 4:
+            end -= 1
+        members = order[start:end]
+        start = end
+        yield _pack(members, sequences, n_scored, _ceil_power(len(members)), T)
 
 
 def _pack(
-    members: Sequence[int], sequences: Sequence[Sequence[int]], n_tail: Sequence[int], rows: int, T: int
+    members: Sequence[int], sequences: Sequence[Sequence[int]], n_scored: Sequence[int], rows: int, T: int
 ) -> Batch:
     tokens = np.zeros((rows, T), np.int32)
     positions = np.full((rows, T), -1, np.int32)
-    wanted: list[np.ndarray] = []
+    n_out = _scored_bucket(sum(n_scored[index] for index in members), rows * T)
+    tail_ids, targets = np.zeros(n_out, np.int32), np.zeros(n_out, np.int32)
     items = []
     done = 0
     for row, index in enumerate(members):
-        n = len(sequences[index])
-        tokens[row, :n] = sequences[index]
+        ids = sequences[index]
+        n, scored = len(ids) - 1, n_scored[index]
+        tokens[row, :n] = ids[:-1]
         positions[row, :n] = np.arange(n)
-        wanted.append(row * T + np.arange(n - n_tail[index], n))
-        items.append((index, slice(done, done + n_tail[index])))
-        done += n_tail[index]
-    tail_ids = np.zeros(min(round_up(done, _MIN_TOKENS), rows * T), np.int32)
-    tail_ids[:done] = np.concatenate(wanted)
-    return Batch(tokens, positions, tail_ids, tuple(items))
+        here = slice(done, done + scored)
+        tail_ids[here] = row * T + np.arange(n - scored, n)
+        targets[here] = ids[-scored:]
+        items.append((index, here))
+        done += scored
+    return Batch(tokens, positions, tail_ids, targets, tuple(items))
+
+
+def _scored_bucket(n: int, slots: int) -> int:
+    share = 16
+    while share > 1 and (n * share > slots or slots // share < _MIN_TOKENS):
+        share //= 2
+    return slots // share
 
 
 def _floor_power(n: int) -> int:
     return 1 << (n.bit_length() - 1)
+
+
+def _ceil_power(n: int) -> int:
+    return 1 << (n - 1).bit_length()

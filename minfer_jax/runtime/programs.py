@@ -1,14 +1,18 @@
 """The jitted programs: one device program per call, every input an argument, the cache donated where it is used."""
 
+import math
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 
 from minfer_jax.models.cache import KVCache
 from minfer_jax.models.config import Config
 from minfer_jax.models.forward import forward, hidden_states
 from minfer_jax.models.head import token_logprobs
 from minfer_jax.models.params import Params
+
+_HEAD_ROWS = 4096  # rows that meet the vocabulary at a time: with a chunk of it, 128 MiB of logits
 
 
 @partial(jax.jit, static_argnames="config")
@@ -26,7 +30,13 @@ def score_rows(
     int32): two numbers per token leave the device.
     """
     hidden, _ = hidden_states(params, config, tokens, positions, None, tail_ids)
-    return token_logprobs(params, config, hidden.reshape(-1, config.d_model), targets)
+    hidden = hidden.reshape(-1, config.d_model)
+    rows = math.gcd(len(hidden), _HEAD_ROWS)
+    if len(hidden) <= _HEAD_ROWS or rows < 128:
+        return token_logprobs(params, config, hidden, targets)
+    chunks = hidden.reshape(-1, rows, config.d_model), targets.reshape(-1, rows)
+    out = jax.lax.map(lambda chunk: token_logprobs(params, config, *chunk), chunks)
+    return jax.tree.map(jnp.ravel, out)
 
 
 @partial(jax.jit, static_argnames="config", donate_argnames="cache")

@@ -1,0 +1,22 @@
+"""What probability a model gives to text: pairs, whole texts, choices, perplexity."""
+
+from minfer_jax.scoring.choice import multiple_choice, multiple_choice_batch
+from minfer_jax.scoring.pairs import score, score_stream
+from minfer_jax.scoring.perplexity import perplexity
+from minfer_jax.scoring.results import MultipleChoice, Perplexity, Score, TextScore
+from minfer_jax.scoring.texts import score_texts
+from minfer_jax.scoring.tokens import score_tokens
+
+__all__ = [
+    "MultipleChoice",
+    "Perplexity",
+    "Score",
+    "TextScore",
+    "multiple_choice",
+    "multiple_choice_batch",
+    "perplexity",
+    "score",
+    "score_stream",
+    "score_texts",
+    "score_tokens",
+]

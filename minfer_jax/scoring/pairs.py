@@ -1,0 +1,129 @@
+"""Scoring of text: a continuation after a context, by the rule of the evaluation harness."""
+
+import logging
+from collections.abc import Iterable, Iterator, Sized
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from minfer_jax.errors import ArgumentError
+from minfer_jax.scoring.batches import naming
+from minfer_jax.scoring.progress import progress_bar
+from minfer_jax.scoring.results import Score
+from minfer_jax.scoring.tokens import score_id_pairs
+from minfer_jax.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from minfer_jax.load import Model
+
+log = logging.getLogger("minfer_jax")
+
+_WINDOW = 2048  # pairs that are sorted by length together
+
+
+@dataclass(frozen=True)
+class EncodedPair:
+    """Ids of a context and of the continuation after it; merged: a token spans the boundary."""
+
+    context: list[int]
+    continuation: list[int]
+    merged: bool
+
+
+def split_pair(context: str, continuation: str) -> tuple[str, str]:
+    """The boundary that tokenizers can keep: white space at the end of the context belongs to the continuation."""
+    bare = context.rstrip()
+    return bare, context[len(bare) :] + continuation
+
+
+def encode_pair(tokenizer: Tokenizer, context: str, continuation: str, parse_special: bool = False) -> EncodedPair:
+    """Ids of a pair by the rule of lm-evaluation-harness: the whole text is encoded at once, and the continuation is
+    what stands behind as many ids as the context has on its own. Where a token spans the boundary, the context's
+    ids are those of the whole too, so that what is scored is always the whole text as the model would read it.
+
+    An empty context is one id, BOS, or EOS where the vocabulary has no BOS; a model without either raises
+    ArgumentError. ``parse_special`` as in ``Tokenizer.encode``.
+    """
+    context, continuation = split_pair(context, continuation)
+    before = tokenizer.encode(context, parse_special=parse_special)
+    whole = tokenizer.encode(context + continuation, parse_special=parse_special)
+    after = whole[len(before) :]
+    merged = bool(continuation) and (whole[: len(before)] != before or not after)
+    if after and not before:
+        prefix = start_id(tokenizer)
+        before, after = [prefix], after[1:] if after[:1] == [prefix] else after
+    else:
+        before = whole[: len(before)]
+    return EncodedPair(before, after, merged)
+
+
+def start_id(tokenizer: Tokenizer) -> int:
+    """The id that stands for "nothing before this": BOS, else EOS."""
+    start = tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
+    if start is None:
+        raise ArgumentError("the context is empty and the vocabulary has neither BOS nor EOS to start from")
+    return start
+
+
+def score(
+    model: "Model",
+    pairs: Iterable[tuple[str, str]],
+    *,
+    parse_special: bool = False,
+    batch_tokens: int | None = None,
+    progress: bool | None = None,
+) -> list[Score]:
+    """Log-probability of each continuation after its context: one Score per (context, continuation), in order.
+
+    pairs: any iterable of two texts. White space at the end of a context counts as the beginning of its continuation;
+    both are encoded as one text (:func:`encode_pair`), with BOS by the model's policy. Look at the flags of a Score
+    before you trust its number: ``truncated``, ``empty``, ``merged``.
+    parse_special: match control tokens (``<|im_end|>``) in the texts; without it they are plain text.
+    batch_tokens: token slots per batch, to trade memory for speed. progress: show a bar; None: on a terminal.
+
+    Raises ArgumentError or TokenizerError naming the pair by its index from 0, ContextLengthError (a continuation
+    longer than the window), NumericsError (a log-probability is not finite).
+    """
+    return list(score_stream(model, pairs, parse_special=parse_special, batch_tokens=batch_tokens, progress=progress))
+
+
+def score_stream(
+    model: "Model",
+    pairs: Iterable[tuple[str, str]],
+    *,
+    parse_special: bool = False,
+    batch_tokens: int | None = None,
+    progress: bool | None = None,
+) -> Iterator[Score]:
+    """As :func:`score`, one by one: a few thousand pairs are read ahead, and nothing else is kept.
+
+    What has been yielded before an error stays with the caller.
+    """
+    rest = iter(pairs)
+    first = 0
+    merged = 0
+    total = len(pairs) if isinstance(pairs, Sized) else None
+    with progress_bar(progress, total, "pair") as bar:
+        while window := list(islice(rest, _WINDOW)):
+            encoded = [_encode(model, first + i, pair, parse_special) for i, pair in enumerate(window)]
+            ids = [(pair.context, pair.continuation) for pair in encoded]
+            name = _numbered(first)
+            for pair, result in zip(encoded, score_id_pairs(model, ids, batch_tokens, name, bar.update), strict=True):
+                merged += pair.merged
+                yield replace(result, merged=pair.merged)
+            first += len(window)
+    if merged:
+        log.warning(
+            "%d of %d continuations begin inside a token and were not scored in full: see Score.merged", merged, first
+        )
+
+
+def _numbered(first: int):
+    return lambda i: f"pair {first + i}"
+
+
+def _encode(model: "Model", index: int, pair: tuple[str, str], parse_special: bool) -> EncodedPair:
+    if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
+        raise ArgumentError(f"pair {index} is {pair!r:.80}; give two texts, (context, continuation)")
+    with naming(f"pair {index}"):
+        return encode_pair(model.tokenizer, *pair, parse_special)

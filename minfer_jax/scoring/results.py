@@ -1,0 +1,96 @@
+"""What scoring gives back: plain values, ready for JSON through ``to_dict``. All logarithms are natural."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+class _Record:
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as plain Python values."""
+        return asdict(self)  # pyright: ignore[reportArgumentType]
+
+
+@dataclass(frozen=True)
+class Score(_Record):
+    """Log-probability of a continuation after its context.
+
+    logprob: sum of token_logprobs. tokens: ids of the continuation, one log-probability each.
+    is_greedy: every one of them is the model's likeliest token at its place.
+    truncated: the context did not fit the window and lost ids on its left.
+    empty: no token was scored, and logprob is the 0.0 of an empty sum.
+    merged: the text's ids do not start with the context's, because a token spans the boundary: part of the
+        continuation then went unscored. With ``empty``, all of it.
+    """
+
+    logprob: float
+    token_logprobs: list[float]
+    tokens: list[int]
+    is_greedy: bool
+    truncated: bool = False
+    empty: bool = False
+    merged: bool = False
+
+
+@dataclass(frozen=True)
+class TextScore(_Record):
+    """Log-probability of every token of a text.
+
+    tokens: ids of the text, without what stands before them. prefix: the BOS that stood before the text, or nothing.
+    token_logprobs: one value per id; the first is None where nothing stood before it.
+    logprob: sum of the values there are.
+    windows: how many context windows it took; in each, the first ids see no further back than its beginning.
+    """
+
+    logprob: float
+    token_logprobs: list[float | None]
+    tokens: list[int]
+    prefix: list[int]
+    windows: int
+
+
+@dataclass(frozen=True)
+class MultipleChoice(_Record):
+    """Choices after one context, ranked by three rules.
+
+    scores, sums, per_token, per_byte: one entry per choice; bytes are those of the continuation in UTF-8, its leading
+    space included. best_by_sum, best_by_token, best_by_byte: index of the choice that each rule prefers, the first
+    of equals.
+    """
+
+    context: str
+    choices: list[str]
+    scores: list[Score]
+    sums: list[float]
+    per_token: list[float]
+    per_byte: list[float]
+    best_by_sum: int
+    best_by_token: int
+    best_by_byte: int
+
+
+@dataclass(frozen=True)
+class Perplexity(_Record):
+    """Perplexity of a text, and how it was measured.
+
+    perplexity: exp(nll). nll: mean negative log-probability per scored token. standard_error: of perplexity, from the
+    spread of single tokens. protocol, n_ctx, windows: how the text was cut.
+    n_tokens: ids of the text. n_scored: ids with a log-probability.
+    logprob: their sum. n_words, n_bytes: of the text; word_perplexity, byte_perplexity, bits_per_byte spread logprob
+    over them, which makes models with different vocabularies comparable. Protocol "rolling" only: the other one
+    leaves half of the text unscored, so there they are None.
+    """
+
+    perplexity: float
+    standard_error: float
+    nll: float
+    logprob: float
+    protocol: str
+    n_ctx: int
+    windows: int
+    n_tokens: int
+    n_scored: int
+    n_words: int
+    n_bytes: int
+    word_perplexity: float | None = None
+    byte_perplexity: float | None = None
+    bits_per_byte: float | None = None

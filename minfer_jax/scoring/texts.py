@@ -1,0 +1,85 @@
+"""Scoring of whole texts, in as many context windows as they need."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from minfer_jax.errors import ArgumentError
+from minfer_jax.scoring.batches import naming, score_suffixes
+from minfer_jax.scoring.progress import progress_bar
+from minfer_jax.scoring.results import TextScore
+
+if TYPE_CHECKING:
+    from minfer_jax.load import Model
+
+
+def score_texts(
+    model: "Model",
+    texts: Iterable[str],
+    *,
+    parse_special: bool = False,
+    batch_tokens: int | None = None,
+    progress: bool | None = None,
+) -> list[TextScore]:
+    """Log-probability of every token of each text: one TextScore per text, in order.
+
+    A text of n ids has n values. With BOS in front by the model's policy the first id has a log-probability too;
+    without, its value is None. A text longer than the context window is read in windows (:func:`windows_of`), each id
+    scored once. An empty text has no ids and logprob 0.0.
+    parse_special, batch_tokens, progress: as in ``score``.
+
+    Raises ArgumentError or TokenizerError naming the text by its index, NumericsError (a value is not finite).
+    """
+    if isinstance(texts, str):
+        raise ArgumentError("texts is one string; give a list of texts")
+    encoded = []
+    for i, text in enumerate(texts):
+        with naming(f"text {i}"):
+            encoded.append(model.tokenizer.encode(text, parse_special=parse_special))
+    values, windows = score_sequences(model, encoded, model.config.n_ctx, batch_tokens, progress, "text {}".format)
+    return [_text_score(model, *result) for result in zip(encoded, values, windows, strict=True)]
+
+
+def _text_score(model: "Model", ids: list[int], logprobs: list[float], windows: int) -> TextScore:
+    prefix = model.tokenizer.prefix_ids()
+    values: list[float | None] = [None, *logprobs]  # of the first id there is none
+    n = len(prefix) if prefix and ids[: len(prefix)] == prefix else 0
+    return TextScore(math.fsum(logprobs), values[n : len(ids)], ids[n:], ids[:n], windows)
+
+
+def score_sequences(
+    model: "Model",
+    sequences: Sequence[Sequence[int]],
+    n_ctx: int,
+    batch_tokens: int | None,
+    progress: bool | None,
+    name: Callable[[int], str],
+) -> tuple[list[list[float]], list[int]]:
+    """Log-probabilities of all ids but the first of each sequence, and how many windows each took.
+
+    The windows of all sequences share batches.
+    """
+    cuts = [windows_of(len(ids), n_ctx) for ids in sequences]
+    owners = [(i, *window) for i, windows in enumerate(cuts) for window in windows]
+    pieces = [sequences[i][start:end] for i, start, _, end in owners]
+    n_scored = [end - first for _, _, first, end in owners]
+    values = [[math.nan] * max(0, len(ids) - 1) for ids in sequences]
+    with progress_bar(progress, len(owners), "window") as bar:
+        for j, logprobs, _ in score_suffixes(model, pieces, n_scored, batch_tokens, lambda j: name(owners[j][0])):
+            i, _, first, end = owners[j]
+            values[i][first - 1 : end - 1] = logprobs.tolist()
+            bar.update(1)
+    return values, [len(windows) for windows in cuts]
+
+
+def windows_of(n: int, n_ctx: int) -> list[tuple[int, int, int]]:
+    """How a sequence of n ids is read: (start, first, end) of windows, where ids[start:end] is taken and
+    ids[first:end] scored; every id but number 0 is scored once.
+
+    The rule of lm-evaluation-harness (get_rolling_token_windows with one id of context, made disjoint): full windows
+    of n_ctx new ids after one id of context; the last one reaches back until it is full. n_ctx ids are fed to the
+    model at a time, and the last id of a window is not fed.
+    """
+    bounds = [*range(1, n, n_ctx), n]
+    return [(max(0, end - n_ctx - 1), first, end) for first, end in pairwise(bounds)]

@@ -1,0 +1,119 @@
+"""Overflow, NaN (N01), ids out of range (T08) and arguments of the wrong kind: an error that names the input."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import pytest
+
+from minfer_jax.errors import ArgumentError, NumericsError, TokenizerError
+from minfer_jax.load import Model, load
+from minfer_jax.scoring import multiple_choice, multiple_choice_batch, perplexity, score, score_texts, score_tokens
+from tests.scoring.golden import GOLDEN
+
+
+def broken(model: Model, value: float) -> Model:
+    """The model with one weight set to ``value``."""
+    params = replace(model.params, final_norm=model.params.final_norm.at[0].set(value))
+    return replace(model, params=params)
+
+
+@pytest.mark.parametrize("value", [jnp.inf, jnp.nan])
+def test_n01_a_value_that_is_not_finite_is_never_a_number(tiny_model: Model, value: float) -> None:
+    model = broken(tiny_model, value)
+    with pytest.raises(NumericsError, match=r"^llama\.gguf: pair 0: .* token 0 is not finite"):
+        score(model, [("in the", " end")])
+    with pytest.raises(NumericsError, match="text 0: "):
+        score_texts(model, ["in the end"])
+    with pytest.raises(NumericsError, match="chunk 0: "):
+        perplexity(model, "the " * 100, n_ctx=16)
+    with pytest.raises(NumericsError, match="pair 1: "):
+        score_tokens(model, [([1], []), ([1], [2])])
+
+
+def test_n01_an_infinite_weight_in_a_real_model(smol_model: Model) -> None:
+    with pytest.raises(NumericsError, match="pair 0: "):
+        score(broken(smol_model, jnp.inf), [("The capital of France is", " Paris")])
+
+
+@pytest.mark.models
+def test_n01_gemma_is_sound_in_bfloat16_and_float16_is_refused(gemma270) -> None:
+    with pytest.raises(ArgumentError, match="float16 overflows"):
+        load(gemma270, dtype="float16")
+    model = load(gemma270, dtype="bfloat16")
+    golden = GOLDEN["gemma270"]
+    (result,) = score_texts(model, [golden["score"]["text"]])
+    # Measured: 0.2 (the residual stream reaches 1e5, and stays float32).
+    assert sum(result.token_logprobs[1:]) == pytest.approx(golden["fingerprints"]["correct"], abs=1.0)
+    with pytest.raises(NumericsError, match="pair 0: "):
+        score(broken(model, jnp.inf), [("The capital of France is", " Paris")])
+
+
+@pytest.mark.parametrize("bad", [-1, 49152, 2**31])
+def test_t08_ids_out_of_range(smol_model: Model, bad: int) -> None:
+    for pair in (([1, bad], [2]), ([1], [bad])):
+        with pytest.raises(ArgumentError, match=r"^pair 1: id .* outside the vocabulary"):
+            score_tokens(smol_model, [([1], [2]), pair])
+
+
+@pytest.mark.models
+def test_t08_unused_ids_have_a_score(qwen_model: Model) -> None:
+    scores = score_tokens(qwen_model, [([785], [151665]), ([151935], [785])])
+    assert all(score.logprob < 0 for score in scores)
+    with pytest.raises(ArgumentError, match="outside the vocabulary"):
+        score_tokens(qwen_model, [([785], [151936])])
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ([([], [1])], r"^pair 0: the context has no ids"),
+        ([([1], [2]), ([1],)], r"^pair 1 is \(\[1\],\)"),
+        ([([1], 2)], r"^pair 0 is "),
+        ([("ab", "cd")], r"^pair 0: "),
+        ([([1.5], [2])], r"^pair 0: "),
+    ],
+)
+def test_bad_id_pairs(tiny_model: Model, pairs: list, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        score_tokens(tiny_model, pairs)
+
+
+@pytest.mark.parametrize("bad", ["ab", ("a",), ("a", 1), None, ("a", b"b")])
+def test_bad_text_pairs(tiny_model: Model, bad: object) -> None:
+    with pytest.raises(ArgumentError, match=r"^pair 1 is .* give two texts"):
+        score(tiny_model, [("a", "b"), bad])  # type: ignore[list-item]
+
+
+def test_text_that_cannot_be_encoded_is_named(tiny_model: Model) -> None:
+    with pytest.raises(TokenizerError, match=r"^pair 1: "):
+        score(tiny_model, [("a", "b"), ("a", "\ud800")])
+    with pytest.raises(TokenizerError, match=r"^text 0: "):
+        score_texts(tiny_model, ["a\ud800b"])
+    with pytest.raises(ArgumentError, match=r"^text 1: "):
+        score_texts(tiny_model, ["a", 1])  # type: ignore[list-item]
+    with pytest.raises(ArgumentError, match="one string"):
+        score_texts(tiny_model, "a text")
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "512"])
+def test_bad_batch_tokens(tiny_model: Model, value: object) -> None:
+    with pytest.raises(ArgumentError, match="batch_tokens is"):
+        score(tiny_model, [("a", "b")], batch_tokens=value)  # type: ignore[arg-type]
+
+
+def test_choices_without_a_token_of_their_own(tiny_model: Model) -> None:
+    # "t" + "he" is one token, "the": nothing is left to score, and a sum of 0.0 would win.
+    with pytest.raises(ArgumentError, match=r"question 0: choice 'he' .* swallows the end of the context"):
+        multiple_choice(tiny_model, "t", [" in", "he"])
+    with pytest.raises(ArgumentError, match=r"question 1: choice '' .* it is empty"):
+        multiple_choice_batch(tiny_model, [("a", ["b"]), ("a", ["b", ""])])
+    for bad in ([], "abc", [1]):
+        with pytest.raises(ArgumentError, match=r"question 0: choices is"):
+            multiple_choice(tiny_model, "a", bad)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="question 0: the context is"):
+        multiple_choice(tiny_model, 5, ["a"])  # type: ignore[arg-type]
+
+
+def test_nothing_in_gives_nothing_out(tiny_model: Model) -> None:
+    assert score(tiny_model, []) == score_tokens(tiny_model, []) == score_texts(tiny_model, []) == []
+    assert multiple_choice_batch(tiny_model, []) == []
