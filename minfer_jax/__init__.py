@@ -15,9 +15,24 @@ from minfer_jax.errors import (
     TokenizerError,
     UnsupportedError,
 )
+from minfer_jax.generate import Generation, TextStream, generate, generate_batch, stream
 from minfer_jax.load import Model, load
 from minfer_jax.models import Config, KVCache, Params, forward, hidden_states, init_cache, token_logprobs
 from minfer_jax.quant import QuantTensor, matmul
+from minfer_jax.sampling import Sampler
+from minfer_jax.scoring import (
+    MultipleChoice,
+    Perplexity,
+    Score,
+    TextScore,
+    multiple_choice,
+    multiple_choice_batch,
+    perplexity,
+    score,
+    score_stream,
+    score_texts,
+    score_tokens,
+)
 
 __all__ = [
     "ArgumentError",
@@ -25,18 +40,35 @@ __all__ = [
     "Config",
     "ContextLengthError",
     "GGUFError",
+    "Generation",
     "KVCache",
     "MinferError",
     "Model",
+    "MultipleChoice",
     "NumericsError",
     "Params",
+    "Perplexity",
     "QuantTensor",
+    "Sampler",
+    "Score",
+    "TextScore",
+    "TextStream",
     "TokenizerError",
     "UnsupportedError",
     "forward",
+    "generate",
+    "generate_batch",
     "hidden_states",
     "init_cache",
     "load",
     "matmul",
+    "multiple_choice",
+    "multiple_choice_batch",
+    "perplexity",
+    "score",
+    "score_stream",
+    "score_texts",
+    "score_tokens",
+    "stream",
     "token_logprobs",
 ]

@@ -1,8 +1,9 @@
 """load(): from a name or path to a Model, the one value that scoring and generation take."""
 
 import logging
-from dataclasses import dataclass, field
-from importlib.metadata import version
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from minfer_jax.tokenizer import Tokenizer
 log = logging.getLogger("minfer_jax")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Model:
     """A loaded model. config: static description; params: weights, a pytree; tokenizer: text <-> ids.
 
@@ -35,7 +36,14 @@ class Model:
     params: Params
     tokenizer: Tokenizer
     provenance: dict[str, Any]
-    file: GGUFFile = field(repr=False)
+    file: GGUFFile
+
+    def __repr__(self) -> str:
+        mix = " ".join(f"{name}x{n}" for name, n in self.provenance["quantisation"].items())
+        return (
+            f"Model({self.file.name}, {self.config.arch}, {self.config.n_layers} layers of {self.config.d_model}, "
+            f"{mix}, {self.provenance['implementation']} {self.provenance['dtype']}, n_ctx {self.config.n_ctx})"
+        )
 
     def sha256(self) -> str:
         """Hash of the model file, of all parts in order."""
@@ -77,12 +85,13 @@ def load(
     enable_compile_cache()
     file = open_gguf(hub.resolve(name))
     arch = find_architecture(file.metadata.string("general.architecture"), file.name)
-    tokenizer = Tokenizer.from_metadata(file.metadata, pre=pre)
-    config = read_config(arch, file.metadata, tokenizer.vocab_size, n_ctx)
+    config = read_config(arch, file.metadata, len(file.metadata.strings("tokenizer.ggml.tokens")), n_ctx)
     if config.n_ctx > config.n_ctx_train:
         log.warning("%s: n_ctx %d exceeds the training context %d", file.name, config.n_ctx, config.n_ctx_train)
-    params = load_params(file.tensors, arch, config, file.name, implementation, dtype)
-    return Model(config, params, tokenizer, _provenance(file, config, implementation, dtype), file)
+    with ThreadPoolExecutor(1) as pool:  # the vocabulary is built while the weights are converted
+        tokenizer = pool.submit(Tokenizer.from_metadata, file.metadata, pre=pre)
+        params = load_params(file.tensors, arch, config, file.name, implementation, dtype)
+    return Model(config, params, tokenizer.result(), _provenance(file, config, implementation, dtype), file)
 
 
 def _provenance(file: GGUFFile, config: Config, implementation: str, dtype: str) -> dict[str, Any]:
@@ -97,5 +106,12 @@ def _provenance(file: GGUFFile, config: Config, implementation: str, dtype: str)
         "implementation": implementation,
         "dtype": dtype if implementation == "dense" else "packed",
         "backend": jax.default_backend(),
-        "versions": {p: version(p) for p in ("minfer-jax", "jax", "gguf", "numpy")},
+        "versions": {package: _version(package) for package in ("minfer-jax", "jax", "gguf", "numpy")},
     }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # a checkout on the path, never installed
+        return "unknown"

@@ -1,0 +1,37 @@
+"""What every benchmark writes beside its numbers: device, versions, date and command, as one JSON file."""
+
+import json
+import os
+import platform
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def write_record(name: str, results: Any) -> Path:
+    """Write ``results/<name>.json``; name says the benchmark and the device, such as "load_cpu"."""
+    record = {
+        "device": jax.devices()[0].device_kind if jax.default_backend() != "cpu" else _cpu_name(),
+        "cpus": os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": {package: version(package) for package in ("minfer-jax", "jax", "jaxlib", "numpy", "gguf")},
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "command": " ".join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
+        "results": results,
+    }
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    return path
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
+    return names[0].split(":", 1)[1].strip() if names else platform.machine()
