@@ -35,14 +35,14 @@ def cache_bucket(n: int, n_ctx: int) -> int:
 class Batch:
     """Padded arrays for one scoring program call.
 
-    tokens, positions: [B, T] int32 (positions -1 on padding). tail_ids, targets: [n_out] int32, rows of the B * T
-    and the id to score after each, both padded with 0. items: for each sequence in the batch, its index in the
-    caller's list and its slice of the n_out rows.
+    tokens, positions: [B, T] int32 (positions -1 on padding). tail_ids: [n_out] int32, the rows of the B * T that are
+    scored, padded with 0; None when all are, and n_out = B * T. targets: [n_out] int32, the id to score after each.
+    items: for each sequence in the batch, its index in the caller's list and its slice of the n_out rows.
     """
 
     tokens: np.ndarray
     positions: np.ndarray
-    tail_ids: np.ndarray
+    tail_ids: np.ndarray | None
     targets: np.ndarray
     items: tuple[tuple[int, slice], ...]
 
@@ -77,6 +77,7 @@ def _pack(
     tokens = np.zeros((rows, T), np.int32)
     positions = np.full((rows, T), -1, np.int32)
     n_out = _scored_bucket(sum(n_scored[index] for index in members), rows * T)
+    every_row = n_out == rows * T
     tail_ids, targets = np.zeros(n_out, np.int32), np.zeros(n_out, np.int32)
     items = []
     done = 0
@@ -85,12 +86,13 @@ def _pack(
         n, scored = len(ids) - 1, n_scored[index]
         tokens[row, :n] = ids[:-1]
         positions[row, :n] = np.arange(n)
-        here = slice(done, done + scored)
-        tail_ids[here] = row * T + np.arange(n - scored, n)
+        end = row * T + n
+        here = slice(end - scored, end) if every_row else slice(done, done + scored)
+        tail_ids[here] = np.arange(end - scored, end)
         targets[here] = ids[-scored:]
         items.append((index, here))
         done += scored
-    return Batch(tokens, positions, tail_ids, targets, tuple(items))
+    return Batch(tokens, positions, None if every_row else tail_ids, targets, tuple(items))
 
 
 def _scored_bucket(n: int, slots: int) -> int:

@@ -30,13 +30,15 @@ def test_every_scored_id_is_in_one_place(work: tuple[list[list[int]], list[int]]
         used = batch.positions >= 0
         assert rows * T <= max(batch_tokens, T)
         assert rows & (rows - 1) == 0 and rows < 2 * used.any(1).sum()
-        assert len(batch.tail_ids) == len(batch.targets) and len(batch.tail_ids) <= rows * T
+        tail_ids = np.arange(rows * T) if batch.tail_ids is None else batch.tail_ids
+        assert len(tail_ids) == len(batch.targets) <= rows * T
+        assert (batch.tail_ids is None) == (len(batch.targets) == rows * T)
         for row, (index, here) in enumerate(batch.items):
             ids, n = sequences[index], n_scored[index]
             assert batch.tokens[row][used[row]].tolist() == ids[:-1]
             assert batch.positions[row][used[row]].tolist() == list(range(len(ids) - 1))
             assert batch.targets[here].tolist() == ids[-n:]
-            assert batch.tokens.ravel()[batch.tail_ids[here]].tolist() == ids[-n - 1 : -1]
+            assert batch.tokens.ravel()[tail_ids[here]].tolist() == ids[-n - 1 : -1]
             seen.append(index)
     assert sorted(seen) == list(range(len(sequences)))
 
