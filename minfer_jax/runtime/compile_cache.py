@@ -3,14 +3,16 @@
 import logging
 import os
 import tempfile
+from functools import cache
 
 import jax
 
-from minfer_jax.hub import cache_dir
+from minfer_jax.env import cache_dir
 
 log = logging.getLogger("minfer_jax")
 
 
+@cache  # once per process: what cannot be written is said once
 def enable_compile_cache() -> None:
     """Keep compiled programs under the user's cache folder, whatever their compile time.
 
