@@ -1,7 +1,6 @@
 """An architecture is data over shared blocks: this is the data, and how metadata turns it into a Config."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from minfer_jax.errors import GGUFError, UnsupportedError
@@ -18,7 +17,8 @@ class Architecture:
     full_every: with a sliding window, every n-th layer sees everything (0: no layer does).
     local_rope_base: the rope base of sliding-window layers where it differs from the model's.
     *_softcap, default_window, full_every, local_rope_base: what holds when the file has no key for it.
-    attention_scale: (Config fields so far: head_dim, d_model, n_heads, n_layers) -> factor of q . k.
+    width_scaled_depth: the size of the family (in layers) whose attention scales by width per head instead of by head
+        size; no metadata key says so. 0: none.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Architecture:
     scale_embedding: bool = False
     attention_softcap: float = 0.0
     final_softcap: float = 0.0
-    attention_scale: Callable[[int, int, int, int], float] = lambda head_dim, *_: 1.0 / math.sqrt(head_dim)
+    width_scaled_depth: int = 0
 
 
 def read_config(arch: Architecture, md: Metadata, vocab_size: int, n_ctx: int | None) -> Config:
@@ -73,7 +73,7 @@ def read_config(arch: Architecture, md: Metadata, vocab_size: int, n_ctx: int | 
         windows=tuple(0 if is_full else window for is_full in full),
         rope_tables=tuple(0 if is_full or not local_base else 1 for is_full in full),
         activation=arch.activation,
-        attention_scale=arch.attention_scale(head_dim, d_model, n_heads, n_layers),
+        attention_scale=1 / math.sqrt(d_model // n_heads if n_layers == arch.width_scaled_depth else head_dim),
         embedding_scale=math.sqrt(d_model) if arch.scale_embedding else 1.0,
         attention_softcap=_not_negative(md, f"{a}.attn_logit_softcapping", arch.attention_softcap),
         final_softcap=_not_negative(md, f"{a}.final_logit_softcapping", arch.final_softcap),

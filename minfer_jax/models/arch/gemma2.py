@@ -3,15 +3,7 @@
 Norm weights in GGUF already contain the +1 of the original formulation.
 """
 
-import math
-
 from minfer_jax.models.arch.base import Architecture
-
-
-def _attention_scale(head_dim: int, d_model: int, n_heads: int, n_layers: int) -> float:
-    """The 27B model (46 layers) scales by width per head, not by its head size; no metadata key says so."""
-    return 1.0 / math.sqrt(d_model // n_heads if n_layers == 46 else head_dim)
-
 
 ARCH = Architecture(
     "gemma2",
@@ -22,5 +14,5 @@ ARCH = Architecture(
     scale_embedding=True,
     attention_softcap=50.0,
     final_softcap=30.0,
-    attention_scale=_attention_scale,
+    width_scaled_depth=46,  # 27B
 )

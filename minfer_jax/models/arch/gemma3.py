@@ -3,15 +3,7 @@
 Norm weights in GGUF already contain the +1 of the original formulation.
 """
 
-import math
-
 from minfer_jax.models.arch.base import Architecture
-
-
-def _attention_scale(head_dim: int, d_model: int, n_heads: int, n_layers: int) -> float:
-    """The 27B model (62 layers) scales by width per head, not by its head size; no metadata key says so."""
-    return 1.0 / math.sqrt(d_model // n_heads if n_layers == 62 else head_dim)
-
 
 ARCH = Architecture(
     "gemma3",
@@ -20,5 +12,5 @@ ARCH = Architecture(
     full_every=6,
     local_rope_base=10000.0,
     scale_embedding=True,
-    attention_scale=_attention_scale,
+    width_scaled_depth=62,  # 27B
 )
