@@ -1,8 +1,8 @@
 """minfer-jax: exact, batched scoring and generation from GGUF models, as pure functions on JAX.
 
-    import minfer_jax as mj
-    model = mj.load("smollm2-135m")
-    scores = mj.score(model, [("The capital of France is", " Paris")])
+import minfer_jax as mj
+model = mj.load("smollm2-135m")
+scores = mj.score(model, [("The capital of France is", " Paris")])
 """
 
 from minfer_jax.errors import (
@@ -16,7 +16,8 @@ from minfer_jax.errors import (
     UnsupportedError,
 )
 from minfer_jax.generate import Generation, TextStream, generate, generate_batch, stream
-from minfer_jax.load import Model, load
+from minfer_jax.load import load
+from minfer_jax.model import Model
 from minfer_jax.models import Config, KVCache, Params, forward, hidden_states, init_cache, token_logprobs
 from minfer_jax.quant import QuantTensor, matmul
 from minfer_jax.sampling import Sampler

@@ -1,16 +1,13 @@
 """Text from a model: ``generate`` for the whole, ``stream`` piece by piece, ``generate_batch`` for many prompts."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from minfer_jax.errors import ArgumentError
 from minfer_jax.generation.output import Generation
 from minfer_jax.generation.run import Run
+from minfer_jax.model import Model
 from minfer_jax.runtime.decode import MAX_STEPS
 from minfer_jax.sampling import Sampler
-
-if TYPE_CHECKING:
-    from minfer_jax.load import Model
 
 __all__ = ["Generation", "TextStream", "generate", "generate_batch", "stream"]
 
@@ -48,7 +45,7 @@ class TextStream(Iterator[str]):
 
 
 def generate(
-    model: "Model",
+    model: Model,
     prompt: str | Sequence[int],
     *,
     max_tokens: int | None = None,
@@ -74,7 +71,7 @@ def generate(
 
 
 def stream(
-    model: "Model",
+    model: Model,
     prompt: str | Sequence[int],
     *,
     max_tokens: int | None = None,
@@ -87,7 +84,7 @@ def stream(
 
 
 def generate_batch(
-    model: "Model",
+    model: Model,
     prompts: Sequence[str | Sequence[int]],
     *,
     max_tokens: int | None = None,

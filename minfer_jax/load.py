@@ -1,8 +1,7 @@
-"""load(): from a name or path to a Model, the one value that scoring and generation take."""
+"""load(): from a name or path to a Model."""
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -12,42 +11,15 @@ import jax
 from minfer_jax import hub
 from minfer_jax.errors import ArgumentError
 from minfer_jax.gguf import GGUFFile, open_gguf
-from minfer_jax.models.arch import find_architecture
-from minfer_jax.models.arch.base import read_config
+from minfer_jax.model import Model
 from minfer_jax.models.config import Config
-from minfer_jax.models.params import Params
+from minfer_jax.models.metadata import read_config
 from minfer_jax.models.weights import load_params
 from minfer_jax.quant import IMPLEMENTATIONS
 from minfer_jax.runtime.compile_cache import enable_compile_cache
 from minfer_jax.tokenizer import Tokenizer
 
 log = logging.getLogger("minfer_jax")
-
-
-@dataclass(frozen=True, repr=False)
-class Model:
-    """A loaded model. config: static description; params: weights, a pytree; tokenizer: text <-> ids.
-
-    provenance: what a result made with this model should carry (file names, size, quantisation mix, implementation,
-    dtype, versions); the file's sha256 is computed by ``sha256()`` when first asked for.
-    """
-
-    config: Config
-    params: Params
-    tokenizer: Tokenizer
-    provenance: dict[str, Any]
-    file: GGUFFile
-
-    def __repr__(self) -> str:
-        mix = " ".join(f"{name}x{n}" for name, n in self.provenance["quantisation"].items())
-        return (
-            f"Model({self.file.name}, {self.config.arch}, {self.config.n_layers} layers of {self.config.d_model}, "
-            f"{mix}, {self.provenance['implementation']} {self.provenance['dtype']}, n_ctx {self.config.n_ctx})"
-        )
-
-    def sha256(self) -> str:
-        """Hash of the model file, of all parts in order."""
-        return self.file.sha256()
 
 
 def load(
@@ -84,25 +56,21 @@ def load(
 
     enable_compile_cache()
     file = open_gguf(hub.resolve(name))
-    arch = find_architecture(file.metadata.string("general.architecture"), file.name)
-    config = read_config(arch, file.metadata, len(file.metadata.strings("tokenizer.ggml.tokens")), n_ctx)
+    config = read_config(file.metadata, n_ctx)
     if config.n_ctx > config.n_ctx_train:
         log.warning("%s: n_ctx %d exceeds the training context %d", file.name, config.n_ctx, config.n_ctx_train)
     with ThreadPoolExecutor(1) as pool:  # the vocabulary is built while the weights are converted
         tokenizer = pool.submit(Tokenizer.from_metadata, file.metadata, pre=pre)
-        params = load_params(file.tensors, arch, config, file.name, implementation, dtype)
+        params = load_params(file.tensors, config, file.name, implementation, dtype)
     return Model(config, params, tokenizer.result(), _provenance(file, config, implementation, dtype), file)
 
 
 def _provenance(file: GGUFFile, config: Config, implementation: str, dtype: str) -> dict[str, Any]:
-    mix: dict[str, int] = {}
-    for tensor in file.tensors.values():
-        mix[tensor.type.name] = mix.get(tensor.type.name, 0) + 1
     return {
         "file": [p.name for p in file.paths],
         "bytes": file.size,
         "architecture": config.arch,
-        "quantisation": dict(sorted(mix.items())),
+        "quantisation": file.type_counts(),
         "implementation": implementation,
         "dtype": dtype if implementation == "dense" else "packed",
         "backend": jax.default_backend(),

@@ -83,7 +83,7 @@ def test_provenance(smol135):
     assert said["implementation"] == "dense" and said["dtype"] == "float32" and said["architecture"] == "llama"
     assert said["versions"]["jax"] == jax.__version__
     assert repr(model) == (
-        "Model(SmolLM2-135M-Instruct.Q4_1.gguf, llama, 30 layers of 576, F32x61 Q4_1x210 Q8_0x1, dense float32, "
+        "Model(SmolLM2-135M-Instruct.Q4_1.gguf, llama, 30 layers of 576, Q4_1x210 F32x61 Q8_0x1, dense float32, "
         "n_ctx 8192)"
     )
     assert model.sha256() == "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"

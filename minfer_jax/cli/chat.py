@@ -6,16 +6,14 @@ answer. When stdin is a pipe or a file, all of it is one message and the answer 
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minfer_jax.cli import options
 from minfer_jax.cli.generate import document, show
 from minfer_jax.cli.text import print_json, read_text
 from minfer_jax.errors import ArgumentError, ChatTemplateError, ContextLengthError, TokenizerError
 from minfer_jax.generate import Generation, stream
-
-if TYPE_CHECKING:
-    from minfer_jax.load import Model
+from minfer_jax.model import Model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +50,7 @@ class Chat:
     """A conversation: messages so far, and how the next answer is made and shown."""
 
     def __init__(
-        self, model: "Model", system: str | None, template: str | None, arguments: dict[str, Any], as_json: bool
+        self, model: Model, system: str | None, template: str | None, arguments: dict[str, Any], as_json: bool
     ) -> None:
         self._model = model
         self._template = template

@@ -7,7 +7,6 @@ told about it.
 import argparse
 import math
 import sys
-from collections import Counter
 from typing import Any
 
 from minfer_jax import hub
@@ -15,8 +14,7 @@ from minfer_jax.cli import options
 from minfer_jax.cli.text import print_json, print_table, quoted, write
 from minfer_jax.errors import MinferError
 from minfer_jax.gguf import GGUFFile, open_gguf
-from minfer_jax.models.arch import find_architecture
-from minfer_jax.models.arch.base import read_config
+from minfer_jax.models.metadata import read_config
 from minfer_jax.tokenizer import Tokenizer
 
 _MOST_SHOWN = 8  # entries of an array in a metadata listing
@@ -70,7 +68,7 @@ def describe(file: GGUFFile, pre: str | None = None) -> tuple[dict[str, Any], li
         "architecture": metadata.get("general.architecture"),
         "parameters": parameters,
         "bits_per_weight": sum(8 * t.data.nbytes for t in file.tensors.values()) / max(parameters, 1),
-        "quantisation": dict(Counter(tensor.type.name for tensor in file.tensors.values()).most_common()),
+        "quantisation": file.type_counts(),
     }
     problems: list[str] = []
     try:
@@ -83,8 +81,7 @@ def describe(file: GGUFFile, pre: str | None = None) -> tuple[dict[str, Any], li
         vocab_size = tokenizer.vocab_size
         words = _describe_tokenizer(tokenizer, metadata.get("tokenizer.ggml.model"))
     try:
-        arch = find_architecture(metadata.string("general.architecture"), file.name)
-        config = read_config(arch, metadata, vocab_size, None)
+        config = read_config(metadata)
     except MinferError as error:
         problems.append(str(error))
     else:

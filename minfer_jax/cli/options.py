@@ -2,15 +2,13 @@
 
 import argparse
 import dataclasses
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from minfer_jax.hub import KNOWN_MODELS
 from minfer_jax.load import load
+from minfer_jax.model import Model
 from minfer_jax.quant import IMPLEMENTATIONS
 from minfer_jax.sampling import Sampler
-
-if TYPE_CHECKING:
-    from minfer_jax.load import Model
 
 # Type and meaning by field of Sampler, which owns the defaults and the limits.
 _SAMPLER_OPTIONS: dict[str, tuple[type, str]] = {
@@ -57,7 +55,7 @@ def add_loading(parser: argparse.ArgumentParser, n_ctx: bool = True) -> None:
     group.add_argument("--pre", metavar="NAME", help="pre-tokenizer to use instead of the one the file names")
 
 
-def load_model(args: argparse.Namespace) -> "Model":
+def load_model(args: argparse.Namespace) -> Model:
     """The model that ``args`` ask for."""
     return load(
         args.model,

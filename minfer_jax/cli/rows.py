@@ -7,14 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minfer_jax.errors import ArgumentError, TokenizerError
+from minfer_jax.model import Model
 from minfer_jax.scoring import multiple_choice_batch, score, score_texts
 from minfer_jax.scoring.results import MultipleChoice, Score, TextScore
-
-if TYPE_CHECKING:
-    from minfer_jax.load import Model
 
 _FORMS = "give context and continuation, context and choices, or text"
 
@@ -104,7 +102,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def score_rows(model: "Model", rows: Sequence[Row], parse_special: bool = False) -> Iterator[Result | BadRow]:
+def score_rows(model: Model, rows: Sequence[Row], parse_special: bool = False) -> Iterator[Result | BadRow]:
     """The result of each row, in order. Errors that are not a single row's fault are raised."""
     calls: dict[str, Callable[[list[Any]], Sequence[Result]]] = {
         "pair": lambda values: score(model, values, parse_special=parse_special, progress=False),

@@ -13,17 +13,14 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from minfer_jax.cli import options
 from minfer_jax.cli.rows import BadRow, Result, Row, count_rows, open_lines, read_rows, score_rows
 from minfer_jax.cli.text import print_json, print_table, quoted, write
 from minfer_jax.errors import MinferError
+from minfer_jax.model import Model
 from minfer_jax.scoring.progress import progress_bar
 from minfer_jax.scoring.results import MultipleChoice, Score, TextScore
-
-if TYPE_CHECKING:
-    from minfer_jax.load import Model
 
 _TOGETHER = 512  # rows read and scored at once
 
@@ -99,7 +96,7 @@ def _run_rows(args: argparse.Namespace) -> int:
 
 
 def _score_all(
-    model: "Model", rows: Iterable[Row | BadRow], parse_special: bool
+    model: Model, rows: Iterable[Row | BadRow], parse_special: bool
 ) -> Iterator[tuple[Row | BadRow, Result | BadRow]]:
     """Every row with its result, in order."""
     rest = iter(rows)
@@ -125,13 +122,13 @@ def _print_choices(result: MultipleChoice) -> None:
     print_table(rows, header=("choice", "logprob", "per token", "per byte", "best by"))
 
 
-def _print_result(model: "Model", result: Score | TextScore) -> None:
+def _print_result(model: Model, result: Score | TextScore) -> None:
     print_tokens(model, result.tokens, result.token_logprobs)
     flags = [name for name in ("is_greedy", "truncated", "empty", "merged") if getattr(result, name, False)]
     print_table([("logprob", f"{result.logprob:.4f}"), *([("flags", ", ".join(flags))] if flags else [])])
 
 
-def print_tokens(model: "Model", tokens: Sequence[int], logprobs: Sequence[float | None]) -> None:
+def print_tokens(model: Model, tokens: Sequence[int], logprobs: Sequence[float | None]) -> None:
     """A table of tokens and their log-probabilities; "-" where a token has none."""
     rows = [
         (token, quoted(model.tokenizer.token_text(token)), value) for token, value in zip(tokens, logprobs, strict=True)

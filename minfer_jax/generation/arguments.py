@@ -2,17 +2,14 @@
 
 import operator
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from minfer_jax.errors import ArgumentError, ContextLengthError
-
-if TYPE_CHECKING:
-    from minfer_jax.load import Model
+from minfer_jax.model import Model
 
 
-def prompt_ids(model: "Model", prompt: str | Sequence[int]) -> list[int]:
+def prompt_ids(model: Model, prompt: str | Sequence[int]) -> list[int]:
     """Token ids of a prompt given as text or as ids, at least one."""
     if not isinstance(prompt, str):
         ids = check_ids(model, "prompt", prompt)
@@ -27,7 +24,7 @@ def prompt_ids(model: "Model", prompt: str | Sequence[int]) -> list[int]:
     return ids
 
 
-def check_ids(model: "Model", name: str, ids: Iterable[int]) -> list[int]:
+def check_ids(model: Model, name: str, ids: Iterable[int]) -> list[int]:
     """A list of token ids that all lie in the vocabulary."""
     try:
         numbers = [operator.index(i) for i in ids]

@@ -1,19 +1,16 @@
 """One call of generation, from checked arguments to finished rows."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from minfer_jax.errors import ArgumentError, NumericsError
 from minfer_jax.generation.arguments import check_ids, check_max_tokens, check_stops, prompt_ids, room
 from minfer_jax.generation.output import Generation, Row
+from minfer_jax.model import Model
 from minfer_jax.runtime.buckets import round_up
 from minfer_jax.runtime.decode import MAX_STEPS, NOT_FINITE, Decoder
 from minfer_jax.sampling import Sampler, fresh_seed
-
-if TYPE_CHECKING:
-    from minfer_jax.load import Model
 
 
 class Run(Iterator[list[str]]):
@@ -21,7 +18,7 @@ class Run(Iterator[list[str]]):
 
     def __init__(
         self,
-        model: "Model",
+        model: Model,
         prompts: list[str | Sequence[int]],
         max_tokens: int | None,
         sampler: Sampler | None,

@@ -3,6 +3,7 @@
 import hashlib
 import mmap
 import os
+from collections import Counter
 from pathlib import Path
 
 from minfer_jax.errors import ArgumentError
@@ -46,6 +47,10 @@ class GGUFFile:
     def name(self) -> str:
         """File name of the first part, for messages."""
         return self.paths[0].name
+
+    def type_counts(self) -> dict[str, int]:
+        """How many tensors have each type, by the type's name, the most frequent first."""
+        return dict(Counter(tensor.type.name for tensor in self.tensors.values()).most_common())
 
     def sha256(self) -> str:
         """Return the SHA-256 (hex) of all parts in order, as if joined; computed once, from the map."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from minfer_jax.errors import GGUFError, UnsupportedError
 from minfer_jax.gguf import RawTensor
-from minfer_jax.models.arch import Architecture
+from minfer_jax.models.arch import ARCHITECTURES
 from minfer_jax.models.config import Config
 from minfer_jax.models.params import Layer, Params
 from minfer_jax.models.rope import frequencies
@@ -80,7 +80,6 @@ class _Tensors:
 
 def load_params(
     tensors: Mapping[str, RawTensor],
-    arch: Architecture,
     config: Config,
     source: str,
     implementation: str,
@@ -96,7 +95,7 @@ def load_params(
     head = t.find("output.weight", (V, D))
     norm = t.take("output_norm.weight", (D,))
     divisors = _rope_divisors(t, config)
-    runs = _runs([_raw_layer(t, arch, config, i) for i in range(config.n_layers)], implementation == "dense")
+    runs = _runs([_raw_layer(t, config, i) for i in range(config.n_layers)], implementation == "dense")
     t.finish()
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # conversion runs outside the interpreter lock
@@ -131,8 +130,9 @@ def _rope_divisors(t: _Tensors, config: Config) -> np.ndarray | None:
     return divisors
 
 
-def _raw_layer(t: _Tensors, arch: Architecture, config: Config, i: int) -> RawLayer:
+def _raw_layer(t: _Tensors, config: Config, i: int) -> RawLayer:
     """The tensors of layer i by field name, fused ones cut apart and pair-ordered rows re-ordered."""
+    arch = ARCHITECTURES[config.arch]
     D, hd, F = config.d_model, config.head_dim, config.d_ff
     q_rows, kv_rows = config.n_heads * hd, config.n_kv_heads * hd
     rows = {"q": q_rows, "k": kv_rows, "v": kv_rows, "gate": F, "up": F}

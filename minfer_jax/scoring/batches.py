@@ -3,17 +3,14 @@
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
 from minfer_jax.errors import ArgumentError, MinferError, NumericsError
+from minfer_jax.model import Model
 from minfer_jax.runtime.buckets import BATCH_TOKENS, pack_sequences
 from minfer_jax.runtime.programs import score_rows
-
-if TYPE_CHECKING:
-    from minfer_jax.load import Model
 
 _IN_FLIGHT = 2  # one batch computes while the next waits, so that the device never does
 
@@ -22,7 +19,7 @@ Running = tuple[tuple[tuple[int, slice], ...], tuple[jax.Array, jax.Array]]  # a
 
 
 def score_suffixes(
-    model: "Model",
+    model: Model,
     sequences: Sequence[Sequence[int]],
     n_scored: Sequence[int],
     batch_tokens: int | None = None,
@@ -51,7 +48,7 @@ def score_suffixes(
         yield from _read(model, running.popleft(), name)
 
 
-def _read(model: "Model", batch: Running, name: Callable[[int], str]) -> Iterator[Scored]:
+def _read(model: Model, batch: Running, name: Callable[[int], str]) -> Iterator[Scored]:
     items, out = batch
     logprobs, greedy = jax.device_get(out)
     for index, rows in items:

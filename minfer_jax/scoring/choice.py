@@ -2,20 +2,17 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from minfer_jax.errors import ArgumentError
+from minfer_jax.model import Model
 from minfer_jax.scoring.pairs import score, split_pair
 from minfer_jax.scoring.results import MultipleChoice, Score
 
-if TYPE_CHECKING:
-    from minfer_jax.load import Model
-
 
 def multiple_choice(
-    model: "Model", context: str, choices: Sequence[str], *, parse_special: bool = False
+    model: Model, context: str, choices: Sequence[str], *, parse_special: bool = False
 ) -> MultipleChoice:
     """Score every choice as the continuation of ``context`` and rank them by sum, per token and per byte.
 
@@ -27,7 +24,7 @@ def multiple_choice(
 
 
 def multiple_choice_batch(
-    model: "Model",
+    model: Model,
     questions: Iterable[tuple[str, Sequence[str]]],
     *,
     parse_special: bool = False,

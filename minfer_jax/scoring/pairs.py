@@ -4,17 +4,14 @@ import logging
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from minfer_jax.errors import ArgumentError
+from minfer_jax.model import Model
 from minfer_jax.scoring.batches import naming
 from minfer_jax.scoring.progress import progress_bar
 from minfer_jax.scoring.results import Score
 from minfer_jax.scoring.tokens import score_id_pairs
 from minfer_jax.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from minfer_jax.load import Model
 
 log = logging.getLogger("minfer_jax")
 
@@ -66,7 +63,7 @@ def start_id(tokenizer: Tokenizer) -> int:
 
 
 def score(
-    model: "Model",
+    model: Model,
     pairs: Iterable[tuple[str, str]],
     *,
     parse_special: bool = False,
@@ -88,7 +85,7 @@ def score(
 
 
 def score_stream(
-    model: "Model",
+    model: Model,
     pairs: Iterable[tuple[str, str]],
     *,
     parse_special: bool = False,
@@ -122,7 +119,7 @@ def _numbered(first: int):
     return lambda i: f"pair {first + i}"
 
 
-def _encode(model: "Model", index: int, pair: tuple[str, str], parse_special: bool) -> EncodedPair:
+def _encode(model: Model, index: int, pair: tuple[str, str], parse_special: bool) -> EncodedPair:
     if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
         raise ArgumentError(f"pair {index} is {pair!r:.80}; give two texts, (context, continuation)")
     with naming(f"pair {index}"):

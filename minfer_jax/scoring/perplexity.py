@@ -2,25 +2,22 @@
 
 import math
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from minfer_jax.errors import ArgumentError
+from minfer_jax.model import Model
 from minfer_jax.scoring.batches import score_suffixes
 from minfer_jax.scoring.pairs import start_id
 from minfer_jax.scoring.progress import progress_bar
 from minfer_jax.scoring.results import Perplexity
 from minfer_jax.scoring.texts import score_sequences
 
-if TYPE_CHECKING:
-    from minfer_jax.load import Model
-
 _LLAMA_CPP_WINDOW = 512
 
 
 def perplexity(
-    model: "Model",
+    model: Model,
     text: str,
     n_ctx: int | None = None,
     protocol: str = "llama.cpp",
@@ -61,7 +58,7 @@ def perplexity(
 
 
 def _llama_cpp(
-    model: "Model", text: str, n_ctx: int, max_chunks: int | None, batch_tokens: int | None, progress: bool | None
+    model: Model, text: str, n_ctx: int, max_chunks: int | None, batch_tokens: int | None, progress: bool | None
 ) -> Perplexity:
     ids = model.tokenizer.encode(text)
     if len(ids) < 2 * n_ctx:
@@ -81,7 +78,7 @@ def _llama_cpp(
     return _summary("llama.cpp", text, n_ctx, n, len(ids), values.ravel())
 
 
-def _rolling(model: "Model", text: str, n_ctx: int, batch_tokens: int | None, progress: bool | None) -> Perplexity:
+def _rolling(model: Model, text: str, n_ctx: int, batch_tokens: int | None, progress: bool | None) -> Perplexity:
     ids = model.tokenizer.encode(text)
     prefix = model.tokenizer.prefix_ids() or [start_id(model.tokenizer)]
     if ids[: len(prefix)] != prefix:

@@ -3,19 +3,16 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from minfer_jax.errors import ArgumentError
+from minfer_jax.model import Model
 from minfer_jax.scoring.batches import naming, score_suffixes
 from minfer_jax.scoring.progress import progress_bar
 from minfer_jax.scoring.results import TextScore
 
-if TYPE_CHECKING:
-    from minfer_jax.load import Model
-
 
 def score_texts(
-    model: "Model",
+    model: Model,
     texts: Iterable[str],
     *,
     parse_special: bool = False,
@@ -41,7 +38,7 @@ def score_texts(
     return [_text_score(model, *result) for result in zip(encoded, values, windows, strict=True)]
 
 
-def _text_score(model: "Model", ids: list[int], logprobs: list[float], windows: int) -> TextScore:
+def _text_score(model: Model, ids: list[int], logprobs: list[float], windows: int) -> TextScore:
     prefix = model.tokenizer.prefix_ids()
     values: list[float | None] = [None, *logprobs]  # of the first id there is none
     n = len(prefix) if prefix and ids[: len(prefix)] == prefix else 0
@@ -49,7 +46,7 @@ def _text_score(model: "Model", ids: list[int], logprobs: list[float], windows: 
 
 
 def score_sequences(
-    model: "Model",
+    model: Model,
     sequences: Sequence[Sequence[int]],
     n_ctx: int,
     batch_tokens: int | None,

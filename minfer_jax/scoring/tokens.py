@@ -2,23 +2,20 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from minfer_jax.errors import ArgumentError, ContextLengthError
+from minfer_jax.model import Model
 from minfer_jax.scoring.batches import naming, score_suffixes
 from minfer_jax.scoring.progress import progress_bar
 from minfer_jax.scoring.results import Score
-
-if TYPE_CHECKING:
-    from minfer_jax.load import Model
 
 TokenPair = tuple[Sequence[int], Sequence[int]]
 
 
 def score_tokens(
-    model: "Model",
+    model: Model,
     pairs: Iterable[TokenPair],
     *,
     batch_tokens: int | None = None,
@@ -42,7 +39,7 @@ def score_tokens(
 
 
 def score_id_pairs(
-    model: "Model",
+    model: Model,
     pairs: Sequence[TokenPair],
     batch_tokens: int | None,
     name: Callable[[int], str],
@@ -83,7 +80,7 @@ def score_id_pairs(
     return [scores[i] for i in range(len(pairs))]
 
 
-def _check(model: "Model", index: int, pair: TokenPair) -> TokenPair:
+def _check(model: Model, index: int, pair: TokenPair) -> TokenPair:
     try:
         context, continuation = (list(ids) for ids in pair)
     except (TypeError, ValueError):
@@ -91,7 +88,7 @@ def _check(model: "Model", index: int, pair: TokenPair) -> TokenPair:
     return checked_ids(model, context, f"pair {index}"), checked_ids(model, continuation, f"pair {index}")
 
 
-def checked_ids(model: "Model", ids: Sequence[int], name: str) -> list[int]:
+def checked_ids(model: Model, ids: Sequence[int], name: str) -> list[int]:
     """Plain integers inside the vocabulary, or ArgumentError that begins with ``name``."""
     with naming(name):
         model.tokenizer.check_ids(ids)

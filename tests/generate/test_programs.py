@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from minfer_jax.generate import generate, generate_batch, stream
-from minfer_jax.load import Model
+from minfer_jax.model import Model
 from minfer_jax.models import init_cache
 from minfer_jax.runtime import decode
 from minfer_jax.runtime.decode import Decoder, steps_bucket

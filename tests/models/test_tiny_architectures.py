@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from minfer_jax.load import Model, load
+from minfer_jax.load import load
+from minfer_jax.model import Model
 from minfer_jax.models import forward, init_cache
 from tests.tiny import CASES, WITHOUT, write_tiny
 

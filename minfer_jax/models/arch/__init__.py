@@ -1,6 +1,5 @@
-"""The architectures: shared reading of metadata here, one small file of differences for each family."""
+"""The architectures: one small file of differences for each family, over the blocks that all share."""
 
-from minfer_jax.errors import UnsupportedError
 from minfer_jax.models.arch import gemma2, gemma3, llama, phi3, qwen2, qwen3
 from minfer_jax.models.arch.base import Architecture
 
@@ -9,11 +8,4 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 """Every supported value of ``general.architecture``."""
 
-
-def find_architecture(name: str, source: str) -> Architecture:
-    """The architecture by its GGUF name; UnsupportedError names the file and what is supported."""
-    if name not in ARCHITECTURES:
-        raise UnsupportedError(
-            f"{source}: architecture {name!r} is not supported; supported are {', '.join(sorted(ARCHITECTURES))}"
-        )
-    return ARCHITECTURES[name]
+__all__ = ["ARCHITECTURES", "Architecture"]
