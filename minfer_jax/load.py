@@ -36,10 +36,13 @@ def load(
         "hf:org/repo:file.gguf".
     implementation: "dense" expands the weights once at load, "xla" keeps them packed and expands them inside every
         program. None: "dense".
-    dtype: of expanded weights, "float32" or "bfloat16". None: float32 on CPU, bfloat16 elsewhere. Activations and
-        accumulation are float32 always. float16 is refused: some models (Gemma 3) exceed its range.
+    dtype: of expanded weights, "float32" or "bfloat16"; "xla" has no use for it. None: float32 on CPU, bfloat16
+        elsewhere. Activations and accumulation are float32 always. float16 is refused: some models (Gemma 3) exceed
+        its range.
     n_ctx: context window; None takes the model's training context.
     pre: pre-tokenizer to use instead of the file's ``tokenizer.ggml.pre``.
+
+    Compiled programs are kept on disk from the first load on, see ``runtime.compile_cache``.
 
     Raises GGUFError, UnsupportedError, TokenizerError or ArgumentError, each with one line that says what to do.
     """

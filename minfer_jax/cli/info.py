@@ -75,10 +75,8 @@ def describe(file: GGUFFile, pre: str | None = None) -> tuple[dict[str, Any], li
         tokenizer = Tokenizer.from_metadata(metadata, pre=pre)
     except MinferError as error:
         problems.append(str(error))
-        vocab_size = len(metadata.get("tokenizer.ggml.tokens", ()))
-        words = {"vocabulary": vocab_size}
+        words = {"vocabulary": len(metadata.get("tokenizer.ggml.tokens", ()))}
     else:
-        vocab_size = tokenizer.vocab_size
         words = _describe_tokenizer(tokenizer, metadata.get("tokenizer.ggml.model"))
     try:
         config = read_config(metadata)

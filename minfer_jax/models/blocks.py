@@ -8,7 +8,7 @@ from minfer_jax.models.params import Layer
 from minfer_jax.models.rope import rotate
 from minfer_jax.quant import QuantTensor, matmul
 
-_QUERY_CHUNK = 512  # scores never exceed B x heads x this x keys
+_QUERY_CHUNK = 512  # queries at a time, where it divides T: scores then hold B x heads x this x keys
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:

@@ -16,19 +16,45 @@ BATCH_TOKENS = 4096
 """Token slots of one scoring batch."""
 
 
+MAX_STEPS = 32
+"""Most tokens that one program call generates."""
+
+_STEPS = (2, 8, MAX_STEPS)
+
+
 def round_up(n: int, at_least: int = 1) -> int:
-    """The next size on the ladder of powers of two and their halves-between: at most a third is padding."""
+    """The next size on the ladder of powers of two and, from 16, the sizes half-way between them."""
     return _LADDER[bisect_left(_LADDER, max(n, at_least))]
 
 
 def token_bucket(n: int) -> int:
-    """Padded length of a run of n tokens (n >= 1)."""
-    return 1 if n == 1 else round_up(n, _MIN_TOKENS)
+    """Padded length of a run of n tokens (n >= 1); from 16 at most a third is padding."""
+    return round_up(n, _MIN_TOKENS)
 
 
-def cache_bucket(n: int, n_ctx: int) -> int:
-    """Length of a KV cache for n positions: on the ladder from 256, never beyond the context window."""
-    return min(round_up(n, 256), n_ctx)
+def row_bucket(n: int) -> int:
+    """Padded number of sequences side by side: a power of two."""
+    return 1 << (n - 1).bit_length()
+
+
+def cache_bucket(n: int, n_ctx: int, outgrown: int = 0) -> int:
+    """Length of a KV cache for n positions: on the ladder from 256, never beyond the context window. A cache that has
+    outgrown its length is at least doubled, so that a long text copies it a few times only."""
+    return min(round_up(max(n, 2 * outgrown), 256), n_ctx)
+
+
+def prompt_columns(longest: int) -> list[int]:
+    """Where the chunks of a prompt end, for rows aligned to the right; the last is the padded width.
+
+    The first chunk takes what PREFILL_CHUNK leaves over, padded to its bucket; the others are full.
+    """
+    first = (longest - 1) % PREFILL_CHUNK + 1
+    return list(range(token_bucket(first), token_bucket(first) + longest - first + 1, PREFILL_CHUNK))
+
+
+def steps_bucket(n: int) -> int:
+    """Trip count of a decode program that is to give n <= MAX_STEPS tokens."""
+    return next(steps for steps in _STEPS if steps >= n)
 
 
 @dataclass(frozen=True)
@@ -68,7 +94,7 @@ def pack_sequences(
             end -= 1
         members = order[start:end]
         start = end
-        yield _pack(members, sequences, n_scored, _ceil_power(len(members)), T)
+        yield _pack(members, sequences, n_scored, row_bucket(len(members)), T)
 
 
 def _pack(
@@ -104,7 +130,3 @@ def _scored_bucket(n: int, slots: int) -> int:
 
 def _floor_power(n: int) -> int:
     return 1 << (n.bit_length() - 1)
-
-
-def _ceil_power(n: int) -> int:
-    return 1 << (n - 1).bit_length()

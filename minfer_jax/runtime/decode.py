@@ -18,7 +18,7 @@ from minfer_jax.models.config import Config
 from minfer_jax.models.forward import forward
 from minfer_jax.models.params import Params
 from minfer_jax.runtime import programs
-from minfer_jax.runtime.buckets import PREFILL_CHUNK, cache_bucket, token_bucket
+from minfer_jax.runtime.buckets import MAX_STEPS, cache_bucket, prompt_columns, steps_bucket
 from minfer_jax.sampling import Settings, adjust_logits, sample
 
 NOTHING = -1
@@ -26,17 +26,6 @@ NOTHING = -1
 
 NOT_FINITE = -2
 """In place of a token: the row's logits held NaN or infinity, and the row has ended."""
-
-_STEPS = (2, 8, 32)
-
-MAX_STEPS = _STEPS[-1]
-"""Most tokens per program call."""
-
-
-def steps_bucket(n: int) -> int:
-    """Trip count of a decode program that is to give n tokens."""
-    return next(steps for steps in _STEPS if steps >= n)
-
 
 @dataclass(frozen=True)
 class DecodeState:
@@ -78,19 +67,17 @@ def prefill_prompts(
     """Logits [rows, V] after each prompt, and a new cache of ``length`` slots that holds the prompts.
 
     Rows are aligned to the right: padding (position -1) may stand anywhere, and so every row's last token is in the
-    last column of the last chunk. The shorter, padded chunk comes first; a prompt of one token shares its bucket.
+    last column of the last chunk.
     """
     cache = init_cache(config, rows, length)
-    longest = max(map(len, prompts))
-    first = (longest - 1) % PREFILL_CHUNK + 1
-    width = token_bucket(max(first, 2)) + longest - first
+    columns = prompt_columns(max(map(len, prompts)))
+    width = columns[-1]
     tokens = np.zeros((rows, width), np.int32)
     positions = np.full((rows, width), -1, np.int32)
     for row, prompt in enumerate(prompts):
         tokens[row, width - len(prompt) :] = prompt
         positions[row, width - len(prompt) :] = np.arange(len(prompt))
-    cuts = [0, *range(width - longest + first, width + 1, PREFILL_CHUNK)]
-    for begin, end in pairwise(cuts):
+    for begin, end in pairwise((0, *columns)):
         tail = np.arange(1, rows + 1, dtype=np.int32) * (end - begin) - 1
         logits, cache = programs.prefill(params, config, tokens[:, begin:end], positions[:, begin:end], cache, tail)
     return logits, cache
@@ -233,7 +220,7 @@ class Decoder:
         taken = count if self._early_exit else steps
         needed = self._needed(self._produced + taken)
         if needed > self._cache.length:
-            self._cache = grow_cache(self._cache, cache_bucket(max(needed, 2 * self._cache.length), self._config.n_ctx))
+            self._cache = grow_cache(self._cache, cache_bucket(needed, self._config.n_ctx, self._cache.length))
         self._cache, self._state, out = decode(
             self._params,
             self._config,

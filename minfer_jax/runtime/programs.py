@@ -1,4 +1,5 @@
-"""The jitted programs: one device program per call, every input an argument, the cache donated where it is used."""
+"""The jitted programs of scoring and prefill (``decode.py`` has those of decoding): one device program per call, every
+input an argument, the cache donated where it is used."""
 
 import math
 from functools import partial
