@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from minfer_jax.errors import ArgumentError
 from minfer_jax.models.config import Config
 
 
@@ -28,6 +29,11 @@ jax.tree_util.register_dataclass(KVCache, ["k", "v"], [])
 
 
 def init_cache(config: Config, batch: int, length: int, dtype: jnp.dtype = jnp.float32) -> KVCache:
-    """An empty cache for ``batch`` rows of up to ``length`` positions."""
+    """An empty cache for ``batch`` rows of up to ``length`` positions; dtype float32 or bfloat16 (half the memory).
+
+    Raises ArgumentError for another dtype: float16 cannot hold the keys of every model.
+    """
+    if dtype not in (jnp.float32, jnp.bfloat16):
+        raise ArgumentError(f"the cache's dtype is {jnp.dtype(dtype).name}; choose float32 or bfloat16")
     shape = (config.n_layers, batch, config.n_kv_heads, length, config.head_dim)
     return KVCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))

@@ -140,6 +140,19 @@ def test_attention_equals_float64(model):
             np.testing.assert_allclose(out[0, :, h * D : (h + 1) * D], weights @ v[0, :, h // (H // G)], atol=1e-5)
 
 
+def test_a_bfloat16_cache(model):
+    """Half the memory; keys and values are rounded to 8 bits of mantissa, everything else stays float32."""
+    exact, _ = mj.forward(model.params, model.config, *batch())
+    cache = mj.init_cache(model.config, B, 16, jnp.bfloat16)
+    out, after = mj.forward(model.params, model.config, *batch(), cache)
+    chex.assert_type((after.k, after.v), jnp.bfloat16)
+    chex.assert_type(out, jnp.float32)
+    spread = float(jnp.abs(exact).max())
+    assert 0 < float(jnp.abs(out - exact).max()) < 0.03 * spread
+    with pytest.raises(mj.ArgumentError, match="float16; choose float32 or bfloat16"):
+        mj.init_cache(model.config, B, 16, jnp.float16)
+
+
 def test_wrong_shapes_are_refused(model):
     tokens, positions = batch()
     with pytest.raises(AssertionError):

@@ -100,7 +100,3 @@ def test_longrope_factors_follow_the_context_window(tmp_path, tiny_golden):
     path = write_tiny(replace(case, extra=extra), tmp_path / "longrope.gguf")
     _assert_golden(_run(load_f32(path), case.tokens()), tiny_golden, "phi3-longrope")
     _assert_golden(_run(load_f32(path, n_ctx=256), case.tokens()), tiny_golden, "phi3-longrope-short")
-
-
-def test_tiny_files_are_small(tiny_gguf):
-    assert max(tiny_gguf(name).stat().st_size for name in [*CASES, *WITHOUT]) < 1_000_000
