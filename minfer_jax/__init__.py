@@ -15,7 +15,7 @@ from minfer_jax.errors import (
     TokenizerError,
     UnsupportedError,
 )
-from minfer_jax.generate import Generation, TextStream, generate, generate_batch, stream
+from minfer_jax.generation import Generation, TextStream, generate, generate_batch, stream
 from minfer_jax.load import load
 from minfer_jax.model import Model
 from minfer_jax.models import Config, KVCache, Params, forward, hidden_states, init_cache, token_logprobs

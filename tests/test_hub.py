@@ -8,7 +8,6 @@ import sys
 import textwrap
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -128,7 +127,7 @@ def test_offline_is_named(tmp_path: Path, index: Path, monkeypatch: pytest.Monke
 
 def test_an_interpreter_without_pip_is_named(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_pip = index.parent / "python"
-    without_pip.write_text("#!/bin/sh\necho \"$0: No module named pip\" >&2\nexit 1\n")
+    without_pip.write_text('#!/bin/sh\necho "$0: No module named pip" >&2\nexit 1\n')
     without_pip.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(without_pip))
     with pytest.raises(MinferError, match="no pip here .*ensurepip"):
@@ -182,7 +181,7 @@ def test_progress_counts_bytes(index: Path, tmp_path: Path, monkeypatch: pytest.
             self.n += more
             seen.append(self.n)
 
-    monkeypatch.setattr("tqdm.tqdm", Bar)
+    monkeypatch.setattr("minfer_jax.progress.tqdm", Bar)
     hub.fetch("small", download=download)
     assert seen == [5, 12, 17, 23]
 
@@ -207,8 +206,7 @@ def test_two_processes_download_once(index: Path, tmp_path: Path) -> None:
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(hub.__file__).parents[1])}
     runs = [
-        subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env=environment)
-        for _ in range(2)
+        subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env=environment) for _ in range(2)
     ]
     outputs = [run.communicate(timeout=60)[0] for run in runs]
     assert [run.returncode for run in runs] == [0, 0]
@@ -297,15 +295,16 @@ def test_huggingface_failures_are_one_line(monkeypatch: pytest.MonkeyPatch) -> N
         hub.resolve("hf:org/repo:m.gguf")
 
 
-def test_known_models_are_well_formed() -> None:
-    for model in KNOWN_MODELS.values():
-        assert len(bytes.fromhex(model.sha256)) == 32
-        assert model.filename.endswith(".gguf") and model.licence
-        assert all(piece.requirement.count("==") == 1 for piece in model.pieces)
-        assert replace(model) == model
-    assert sorted(map(len, (m.pieces for m in KNOWN_MODELS.values()))) == [1, 4, 6]
-
-
-def test_smol135_is_the_file_named(smol135: Path) -> None:
-    with smol135.open("rb") as file:
-        assert hashlib.file_digest(file, "sha256").hexdigest() == KNOWN_MODELS["smollm2-135m"].sha256
+@pytest.mark.parametrize(
+    ("name", "fixture"),
+    [
+        ("smollm2-135m", "smol135"),
+        pytest.param("qwen2.5-coder-0.5b", "qwen05", marks=pytest.mark.models),
+        pytest.param("gemma3-270m", "gemma270", marks=pytest.mark.models),
+    ],
+)
+def test_known_models_are_the_files_named(request: pytest.FixtureRequest, name: str, fixture: str) -> None:
+    path = request.getfixturevalue(fixture)
+    with path.open("rb") as file:
+        assert hashlib.file_digest(file, "sha256").hexdigest() == KNOWN_MODELS[name].sha256
+    assert (path.name, path.stat().st_size) == (KNOWN_MODELS[name].filename, KNOWN_MODELS[name].size)

@@ -13,12 +13,11 @@ from gguf import GGUFReader, GGUFWriter
 import minfer_jax as mj
 from tests.gguf.fuzz import mutated_files
 from tests.tiny import CASES, write_tiny
-from tests.tiny.fixtures import tiny_gguf, tiny_golden  # noqa: F401
 
 SOURCES = ("llama-yarn", "gemma3-linear", "phi3-longrope", "qwen2", "quant-legacy")
 
 
-def test_2000_damaged_models_load_or_are_refused(tiny_gguf, tmp_path):  # noqa: F811
+def test_2000_damaged_models_load_or_are_refused(tiny_gguf, tmp_path):
     """Damage to the metadata of whole models: rope, heads, vocabulary, types; every end is ours, within 2 s."""
     sources = {name: tiny_gguf(name).read_bytes() for name in SOURCES}
     path = tmp_path / "damaged.gguf"
@@ -71,7 +70,7 @@ def test_impossible_metadata(tmp_path, key, value, message):
         ({"pre": "made-up"}, "made-up"),
     ],
 )
-def test_bad_arguments(tiny_gguf, arguments, message):  # noqa: F811
+def test_bad_arguments(tiny_gguf, arguments, message):
     with pytest.raises(mj.MinferError, match=message):
         mj.load(tiny_gguf("llama"), **arguments)
 
@@ -89,7 +88,7 @@ def test_provenance(smol135):
     assert model.sha256() == "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
-def test_bfloat16_halves_the_weights(tiny_gguf):  # noqa: F811
+def test_bfloat16_halves_the_weights(tiny_gguf):
     sizes = {}
     for dtype in ("float32", "bfloat16"):
         params = mj.load(tiny_gguf("qwen3"), dtype=dtype).params
@@ -120,7 +119,7 @@ def write_copy(reader, path, tensors, metadata=True, prepare=lambda writer: None
     return path
 
 
-def test_g05_a_split_model_scores_as_the_whole(tiny_gguf, tmp_path):  # noqa: F811
+def test_g05_a_split_model_scores_as_the_whole(tiny_gguf, tmp_path):
     """Any part, or the folder."""
     reader = GGUFReader(tiny_gguf("llama"))
     expected = first_logprobs(tiny_gguf("llama"))
@@ -137,7 +136,7 @@ def test_g05_a_split_model_scores_as_the_whole(tiny_gguf, tmp_path):  # noqa: F8
         np.testing.assert_array_equal(first_logprobs(path), expected)
 
 
-def test_g02_g03_version_2_and_alignment_64(tiny_gguf, tmp_path):  # noqa: F811
+def test_g02_g03_version_2_and_alignment_64(tiny_gguf, tmp_path):
     """The same layout under version 2, and tensors on 64-byte boundaries, score the same."""
     whole = tiny_gguf("llama")
     content = bytearray(whole.read_bytes())

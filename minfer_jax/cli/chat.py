@@ -9,10 +9,10 @@ import sys
 from typing import Any
 
 from minfer_jax.cli import options
-from minfer_jax.cli.generate import document, show
+from minfer_jax.cli.generate import show
 from minfer_jax.cli.text import print_json, read_text
 from minfer_jax.errors import ArgumentError, ChatTemplateError, ContextLengthError, TokenizerError
-from minfer_jax.generate import Generation, stream
+from minfer_jax.generation import Generation, stream
 from minfer_jax.model import Model
 
 
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     question = None if interactive else read_text("-").strip()
     if question == "":
         raise ArgumentError("stdin holds no message; write one, or start the command on a terminal")
-    model = options.load_model(args)
+    model = options.load_model(args, args.n_ctx)
     if template is None and model.tokenizer.chat_template is None:
         raise ChatTemplateError(
             f"{model.file.name}: the file has no chat template; give one with --template FILE (Jinja source), or "
@@ -70,7 +70,7 @@ class Chat:
         with stream(self._model, prompt, **self._arguments) as pieces:
             result = show(pieces, quiet=self._as_json)
         if self._as_json:
-            print_json(document(result) | {"model": self._model.provenance})
+            print_json(result.to_dict() | {"model": self._model.provenance})
         self.messages = [*messages, {"role": "assistant", "content": result.text}]
         return result
 

@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from minfer_jax.cli import options
-from minfer_jax.cli.generate import document
 from minfer_jax.cli.score import print_tokens
 from minfer_jax.cli.text import print_json, print_table, quoted, write
-from minfer_jax.generate import stream
+from minfer_jax.generation import stream
 from minfer_jax.hub import resolve
 from minfer_jax.load import load
 from minfer_jax.sampling import Sampler
@@ -71,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.json:
         parts = {"choices": [answer.to_dict() for answer in answers], "text": text.to_dict()}
-        print_json(parts | {"generation": document(result), "seconds": seconds, "model": model.provenance})
+        print_json(parts | {"generation": result.to_dict(), "seconds": seconds, "model": model.provenance})
     else:
         n_choices = sum(len(answer.choices) for answer in answers)
         counts = {"choices": n_choices, "text": len(text.tokens), "generate": len(result.tokens)}

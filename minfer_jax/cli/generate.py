@@ -10,7 +10,7 @@ import time
 
 from minfer_jax.cli import options
 from minfer_jax.cli.text import print_json, read_text, write
-from minfer_jax.generate import Generation, TextStream, stream
+from minfer_jax.generation import Generation, TextStream, stream
 
 log = logging.getLogger("minfer_jax")
 
@@ -18,11 +18,7 @@ log = logging.getLogger("minfer_jax")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser)
     parser.add_argument("prompt", metavar="PROMPT", help='text to continue, or "-" for stdin')
-    parser.add_argument(
-        "--parse-special",
-        action="store_true",
-        help="read control tokens such as <|im_start|> in the prompt as such, not as plain text",
-    )
+    options.add_parse_special(parser)
     options.add_generation(parser, max_tokens=256)
     options.add_loading(parser)
     options.add_output(parser, "print one JSON document when all is generated")
@@ -31,12 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     arguments = options.generation_arguments(args)
     prompt = read_text("-").removesuffix("\n").removesuffix("\r") if args.prompt == "-" else args.prompt
-    model = options.load_model(args)
-    ids = model.tokenizer.encode(prompt, parse_special=True) if args.parse_special else None
-    with stream(model, ids or prompt, **arguments) as pieces:
+    model = options.load_model(args, args.n_ctx)
+    with stream(model, prompt, parse_special=args.parse_special, **arguments) as pieces:
         result = show(pieces, quiet=args.json)
     if args.json:
-        print_json(document(result) | {"model": model.provenance})
+        print_json(result.to_dict() | {"model": model.provenance})
     return 0
 
 
@@ -62,16 +57,3 @@ def show(pieces: TextStream, quiet: bool = False) -> Generation:
         result.finish_reason,
     )
     return result
-
-
-def document(result: Generation) -> dict[str, object]:
-    """A Generation for JSON."""
-    return {
-        "text": result.text,
-        "finish_reason": result.finish_reason,
-        "stopped_by": result.stopped_by,
-        "tokens": result.tokens,
-        "logprobs": result.logprobs,
-        "seed": result.seed,
-        "usage": result.usage,
-    }

@@ -45,8 +45,17 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_parse_special(parser: argparse.ArgumentParser) -> None:
+    """--parse-special."""
+    parser.add_argument(
+        "--parse-special",
+        action="store_true",
+        help="read control tokens such as <|im_end|> in a text as such, not as plain text",
+    )
+
+
 def add_loading(parser: argparse.ArgumentParser, n_ctx: bool = True) -> None:
-    """How MODEL is loaded."""
+    """How MODEL is loaded. n_ctx: whether its context window is an option."""
     group = parser.add_argument_group("loading")
     group.add_argument("--implementation", metavar="NAME", help=f"{' or '.join(IMPLEMENTATIONS)} (default: dense)")
     group.add_argument("--dtype", metavar="NAME", help="of expanded weights: float32 (default on CPU) or bfloat16")
@@ -55,15 +64,9 @@ def add_loading(parser: argparse.ArgumentParser, n_ctx: bool = True) -> None:
     group.add_argument("--pre", metavar="NAME", help="pre-tokenizer to use instead of the one the file names")
 
 
-def load_model(args: argparse.Namespace) -> Model:
-    """The model that ``args`` ask for."""
-    return load(
-        args.model,
-        implementation=args.implementation,
-        dtype=args.dtype,
-        n_ctx=getattr(args, "n_ctx", None),
-        pre=args.pre,
-    )
+def load_model(args: argparse.Namespace, n_ctx: int | None = None) -> Model:
+    """The model that ``args`` ask for; n_ctx: its context window, None: as in training."""
+    return load(args.model, implementation=args.implementation, dtype=args.dtype, n_ctx=n_ctx, pre=args.pre)
 
 
 def add_generation(parser: argparse.ArgumentParser, max_tokens: int) -> None:

@@ -19,8 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--protocol", choices=("llama.cpp", "rolling"), default="llama.cpp", help="(default: %(default)s)"
     )
-    parser.add_argument("--n-ctx", "--context-length", type=int, metavar="N", help="tokens of a chunk or window")
+    parser.add_argument("--n-ctx", type=int, metavar="N", help="tokens of a chunk or window, at most the model's own")
     parser.add_argument("--max-chunks", type=int, metavar="N", help="read no more than N chunks (llama.cpp only)")
+    options.add_parse_special(parser)
     options.add_loading(parser, n_ctx=False)
     options.add_output(parser)
 
@@ -28,7 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     text = read_text(args.file)
     model = options.load_model(args)
-    result = perplexity(model, text, args.n_ctx, args.protocol, max_chunks=args.max_chunks)
+    result = perplexity(
+        model, text, args.n_ctx, args.protocol, max_chunks=args.max_chunks, parse_special=args.parse_special
+    )
     if args.json:
         print_json(result.to_dict() | {"model": model.provenance})
     else:

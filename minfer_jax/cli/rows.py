@@ -117,21 +117,17 @@ def score_rows(model: Model, rows: Sequence[Row], parse_special: bool = False) -
 
 
 def _score_or_refuse(rows: list[Row], call: Callable[[list[Any]], Sequence[Result]]) -> Iterator[Result | BadRow]:
-    """All rows in one call; when one is refused, halves until the culprit stands alone."""
-    if not rows:
-        return
-    try:
-        yield from call([row.value for row in rows])
-    except (ArgumentError, TokenizerError) as error:
-        if len(rows) == 1:
-            yield BadRow(rows[0].line, _without_index(str(error)), rows[0].id)
+    """All rows in one call; when one is refused, those before it and those behind it."""
+    while rows:
+        try:
+            results = call([row.value for row in rows])
+        except (ArgumentError, TokenizerError) as error:
+            if error.index is None:  # no row's fault
+                raise
+            place, reason = error.index, error.reason
         else:
-            middle = len(rows) // 2
-            yield from _score_or_refuse(rows[:middle], call)
-            yield from _score_or_refuse(rows[middle:], call)
-
-
-def _without_index(reason: str) -> str:
-    """The reason without "pair 0: ", the place in a call that held nothing else."""
-    start, _, rest = reason.partition(" 0: ")
-    return rest if rest and start in ("pair", "question", "text") else reason
+            yield from results
+            return
+        yield from _score_or_refuse(rows[:place], call)
+        yield BadRow(rows[place].line, reason, rows[place].id)
+        rows = rows[place + 1 :]

@@ -19,7 +19,7 @@ from minfer_jax.cli.rows import BadRow, Result, Row, count_rows, open_lines, rea
 from minfer_jax.cli.text import print_json, print_table, quoted, write
 from minfer_jax.errors import MinferError
 from minfer_jax.model import Model
-from minfer_jax.scoring.progress import progress_bar
+from minfer_jax.progress import progress_bar
 from minfer_jax.scoring.results import MultipleChoice, Score, TextScore
 
 _TOGETHER = 512  # rows read and scored at once
@@ -34,9 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--text", metavar="TEXT", help="score every token of a text")
     parser.add_argument("--strict", action="store_true", help="stop at the first bad row")
-    parser.add_argument(
-        "--parse-special", action="store_true", help="read control tokens such as <|im_end|> in the texts as such"
-    )
+    options.add_parse_special(parser)
     options.add_loading(parser)
     options.add_output(parser, "print one JSON document (rows from FILE are JSON lines always)")
 
@@ -45,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     if args.file is not None and args.context is args.continuation is args.text is None:
         return _run_rows(args)
     request = _request(args)
-    model = options.load_model(args)
+    model = options.load_model(args, args.n_ctx)
     (result,) = score_rows(model, [request], args.parse_special)
     if isinstance(result, BadRow):
         raise MinferError(result.reason)
@@ -75,9 +73,9 @@ def _request(args: argparse.Namespace) -> Row:
 def _run_rows(args: argparse.Namespace) -> int:
     with open_lines(args.file) as lines:
         total = count_rows(args.file) if sys.stderr.isatty() else None
-        model = options.load_model(args)
+        model = options.load_model(args, args.n_ctx)
         bad = n = 0
-        with progress_bar(None, total, "row") as bar:
+        with progress_bar("scoring", total, "row") as bar:
             for row, result in _score_all(model, read_rows(lines), args.parse_special):
                 n += 1
                 bar.update(1)

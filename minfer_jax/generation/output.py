@@ -2,21 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from minfer_jax.generation.stopping import StopMatcher
+from minfer_jax.records import Record
 from minfer_jax.tokenizer import StreamDecoder
 
 
 @dataclass(frozen=True)
-class Generation:
+class Generation(Record):
     """A generated text.
 
     text: up to the stop string, if one was found; bytes of a character that was never completed are one U+FFFD.
     tokens: the ids drawn, without the end id; with a stop string, those up to the one that settled the match, so
         that they may reach beyond the text.
-    logprobs: of each of ``tokens``, by the model's own distribution (before bias, penalties, filters, temperature).
+    token_logprobs: one for each of ``tokens``, by the model's own distribution (before bias, penalties, filters and
+        temperature).
     finish_reason: "stop" (an end id or a stop string) or "length" (max_tokens, or the context is full).
     stopped_by: the end id or the stop string, None for "length".
     n_prompt: tokens of the prompt. seed: the one that was used; the same call with it gives the same text.
@@ -24,7 +27,7 @@ class Generation:
 
     text: str
     tokens: list[int]
-    logprobs: list[float]
+    token_logprobs: list[float]
     finish_reason: str
     stopped_by: int | str | None
     n_prompt: int
@@ -36,6 +39,10 @@ class Generation:
         n = len(self.tokens)
         return {"prompt_tokens": self.n_prompt, "completion_tokens": n, "total_tokens": self.n_prompt + n}
 
+    def to_dict(self) -> dict[str, Any]:
+        """All fields and ``usage``, ready for JSON."""
+        return super().to_dict() | {"usage": self.usage}
+
 
 class Row:
     """The output of one prompt: tokens to text, and the reasons to end."""
@@ -43,7 +50,7 @@ class Row:
     def __init__(self, n_prompt: int, stops: Sequence[str], ends: np.ndarray, decoder: StreamDecoder) -> None:
         self.n_prompt = n_prompt
         self.tokens: list[int] = []
-        self.logprobs: list[float] = []
+        self.token_logprobs: list[float] = []
         self.pieces: list[str] = []
         self.finish_reason: str | None = None
         self.stopped_by: int | str | None = None
@@ -56,7 +63,7 @@ class Row:
         if self._ends[token]:
             return self.finish("stop", token)
         self.tokens.append(token)
-        self.logprobs.append(logprob)
+        self.token_logprobs.append(logprob)
         piece = self._matcher.push(self._decoder.push(token))
         self.pieces.append(piece)
         if self._matcher.matched is not None:
@@ -79,7 +86,7 @@ class Row:
         return Generation(
             text="".join(self.pieces),
             tokens=self.tokens,
-            logprobs=self.logprobs,
+            token_logprobs=self.token_logprobs,
             finish_reason=self.finish_reason,
             stopped_by=self.stopped_by,
             n_prompt=self.n_prompt,

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from minfer_jax.errors import ArgumentError, NumericsError
-from minfer_jax.generation.arguments import check_ids, check_max_tokens, check_stops, prompt_ids, room
+from minfer_jax.errors import ArgumentError, Naming, NumericsError
+from minfer_jax.generation.arguments import check_max_tokens, check_stop_ids, check_stops, prompt_ids, room
 from minfer_jax.generation.output import Generation, Row
 from minfer_jax.model import Model
-from minfer_jax.runtime.buckets import round_up
-from minfer_jax.runtime.decode import MAX_STEPS, NOT_FINITE, Decoder
+from minfer_jax.runtime.buckets import MAX_STEPS, round_up
+from minfer_jax.runtime.decode import NOT_FINITE, Decoder
 from minfer_jax.sampling import Sampler, fresh_seed
 
 
@@ -20,10 +20,12 @@ class Run(Iterator[list[str]]):
         self,
         model: Model,
         prompts: list[str | Sequence[int]],
+        where: Naming,
         max_tokens: int | None,
         sampler: Sampler | None,
         stop: str | Sequence[str],
         stop_ids: Iterable[int] | None,
+        parse_special: bool,
         first_portion: int,
     ) -> None:
         sampler = Sampler() if sampler is None else sampler
@@ -31,15 +33,19 @@ class Run(Iterator[list[str]]):
             raise ArgumentError(f"sampler is {sampler!r}; give a minfer_jax.Sampler")
         self._seed = fresh_seed() if sampler.seed is None else sampler.seed
         self._name = model.file.name
+        self._where = where
         vocab = model.config.vocab_size
         settings = sampler.settings(vocab, self._seed)
         stops = check_stops(stop)
         ends = np.zeros(vocab, bool)
-        ends[check_ids(model, "stop_ids", model.tokenizer.eog_ids if stop_ids is None else stop_ids)] = True
+        ends[check_stop_ids(model, stop_ids)] = True
 
-        ids = [prompt_ids(model, prompt) for prompt in prompts]
         limit = check_max_tokens(max_tokens)
-        limits = [room(len(prompt), limit, model.config.n_ctx) for prompt in ids]
+        ids, limits = [], []
+        for i, prompt in enumerate(prompts):
+            with where(i):
+                ids.append(prompt_ids(model, prompt, parse_special))
+                limits.append(room(len(ids[i]), limit, model.config.n_ctx))
         self._rows = [Row(len(prompt), stops, ends, model.tokenizer.stream_decoder()) for prompt in ids]
         self._decoder: Decoder | None = None
         if limit == 0 or not ids:
@@ -82,10 +88,17 @@ class Run(Iterator[list[str]]):
         if token == NOT_FINITE:
             place = f"token {len(self._rows[index].tokens) + 1} of the output"
             self.close()
-            raise NumericsError(
-                f"{self._name}: logits for {place} are not finite; the weights hold NaN or infinity, or a penalty or "
-                "bias is out of range"
-            )
+            with self._where(index):
+                raise NumericsError(
+                    f"logits for {place} are not finite; the weights of {self._name} hold NaN or infinity, or a "
+                    "penalty or bias is out of range"
+                )
+
+    def finish(self) -> list[Generation]:
+        """Run to the end."""
+        for _ in self:
+            pass
+        return self.results()
 
     def results(self) -> list[Generation]:
         return [row.result(self._seed) for row in self._rows]

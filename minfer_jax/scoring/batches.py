@@ -1,13 +1,13 @@
 """From many token sequences of any length to the log-probabilities of their last ids, batch by batch."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
 
-from minfer_jax.errors import ArgumentError, MinferError, NumericsError
+from minfer_jax.arguments import check_integer
+from minfer_jax.errors import Naming, NumericsError
 from minfer_jax.model import Model
 from minfer_jax.runtime.buckets import BATCH_TOKENS, pack_sequences
 from minfer_jax.runtime.programs import score_rows
@@ -22,8 +22,8 @@ def score_suffixes(
     model: Model,
     sequences: Sequence[Sequence[int]],
     n_scored: Sequence[int],
-    batch_tokens: int | None = None,
-    name: Callable[[int], str] = "sequence {}".format,
+    batch_tokens: int | None,
+    where: Naming,
 ) -> Iterator[Scored]:
     """Log-probability of each sequence's last ``n_scored`` ids, each after all ids before it.
 
@@ -31,41 +31,29 @@ def score_suffixes(
     and less than the length. batch_tokens: token slots of a batch; None: the default of the package.
 
     Yields (index, logprobs float32 [n_scored], likeliest ids int32 [n_scored]) as batches finish, in any order.
-    Raises NumericsError, with the words that ``name`` has for an index, when a value is not finite.
+    Raises NumericsError, named by ``where`` for the index, when a value is not finite.
     """
-    if batch_tokens is None:
-        batch_tokens = BATCH_TOKENS
-    elif isinstance(batch_tokens, bool) or not isinstance(batch_tokens, int) or batch_tokens < 1:
-        raise ArgumentError(f"batch_tokens is {batch_tokens!r}; give a positive number of tokens")
-
+    batch_tokens = BATCH_TOKENS if batch_tokens is None else check_integer("batch_tokens", batch_tokens, 1)
     running: deque[Running] = deque()
     for batch in pack_sequences(sequences, n_scored, batch_tokens):
         out = score_rows(model.params, model.config, batch.tokens, batch.positions, batch.tail_ids, batch.targets)
         running.append((batch.items, out))
         if len(running) >= _IN_FLIGHT:
-            yield from _read(model, running.popleft(), name)
+            yield from _read(model, running.popleft(), where)
     while running:
-        yield from _read(model, running.popleft(), name)
+        yield from _read(model, running.popleft(), where)
 
 
-def _read(model: Model, batch: Running, name: Callable[[int], str]) -> Iterator[Scored]:
+def _read(model: Model, batch: Running, where: Naming) -> Iterator[Scored]:
     items, out = batch
     logprobs, greedy = jax.device_get(out)
     for index, rows in items:
         values = logprobs[rows]
         finite = np.isfinite(values)
         if not finite.all():
-            raise NumericsError(
-                f"{model.file.name}: {name(index)}: the log-probability of scored token {int(finite.argmin())} is not "
-                "finite; the weights hold NaN or infinity"
-            )
+            with where(index):
+                raise NumericsError(
+                    f"the log-probability of scored token {int(finite.argmin())} is not finite; the weights of "
+                    f"{model.file.name} hold NaN or infinity"
+                )
         yield index, values, greedy[rows]
-
-
-@contextmanager
-def naming(what: str) -> Iterator[None]:
-    """Put the name of an input in front of the message of an error of ours."""
-    try:
-        yield
-    except MinferError as error:
-        raise type(error)(f"{what}: {error}") from None

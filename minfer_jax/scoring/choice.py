@@ -1,66 +1,110 @@
 """Multiple choice: which continuation the model finds likeliest."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 
 import numpy as np
 
-from minfer_jax.errors import ArgumentError
+from minfer_jax.errors import ArgumentError, Naming, naming, unnamed
 from minfer_jax.model import Model
-from minfer_jax.scoring.pairs import score, split_pair
+from minfer_jax.progress import progress_bar
+from minfer_jax.scoring.pairs import EncodedPair, encode_that_fits, score_encoded, split_pair, warn_of_merged
 from minfer_jax.scoring.results import MultipleChoice, Score
+
+Question = tuple[str, Iterable[str]]
 
 
 def multiple_choice(
-    model: Model, context: str, choices: Sequence[str], *, parse_special: bool = False
+    model: Model,
+    context: str,
+    choices: Iterable[str],
+    *,
+    parse_special: bool = False,
+    batch_tokens: int | None = None,
+    progress: bool | None = None,
 ) -> MultipleChoice:
     """Score every choice as the continuation of ``context`` and rank them by sum, per token and per byte.
 
-    A choice wants its leading space (" Paris") or a context that ends in one. Arguments and errors as in ``score``;
-    besides, ArgumentError when a choice has no token of its own to score, because it is empty or its first token
-    swallows the end of the context: its sum of 0.0 would always win.
+    A choice wants its leading space (" Paris") or a context that ends in one. Arguments and errors as in ``score``,
+    naming the choice; besides, ArgumentError when a choice has no token of its own to score, because it is empty or
+    its first token swallows the end of the context: its sum of 0.0 would always win.
     """
-    return multiple_choice_batch(model, [(context, choices)], parse_special=parse_special, progress=False)[0]
+    return _answer(model, [(context, choices)], unnamed, parse_special, batch_tokens, progress)[0]
 
 
 def multiple_choice_batch(
     model: Model,
-    questions: Iterable[tuple[str, Sequence[str]]],
+    questions: Iterable[Question],
     *,
     parse_special: bool = False,
     batch_tokens: int | None = None,
     progress: bool | None = None,
 ) -> list[MultipleChoice]:
-    """As :func:`multiple_choice` for many (context, choices), scored together."""
-    checked = [_check(i, question) for i, question in enumerate(questions)]
-    pairs = [(context, choice) for context, choices in checked for choice in choices]
-    scores = iter(score(model, pairs, parse_special=parse_special, batch_tokens=batch_tokens, progress=progress))
-    return [_rank(i, *question, scores) for i, question in enumerate(checked)]
+    """As :func:`multiple_choice` for many (context, choices), scored together. Errors name question and choice."""
+    return _answer(model, questions, partial(naming, "question"), parse_special, batch_tokens, progress)
 
 
-def _check(index: int, question: tuple[str, Sequence[str]]) -> tuple[str, list[str]]:
+def _answer(
+    model: Model,
+    questions: Iterable[Question],
+    where: Naming,
+    parse_special: bool,
+    batch_tokens: int | None,
+    progress: bool | None,
+) -> list[MultipleChoice]:
+    checked: list[tuple[str, list[str]]] = []
+    pairs: list[EncodedPair] = []
+    owners: list[tuple[int, int]] = []
+    for i, question in enumerate(questions):
+        with where(i):
+            context, choices = _check(question)
+            for j, choice in enumerate(choices):
+                with naming("choice", j):
+                    pairs.append(_encode(model, context, choice, parse_special))
+                owners.append((i, j))
+        checked.append((context, choices))
+
+    @contextmanager
+    def where_pair(index: int) -> Iterator[None]:
+        i, j = owners[index]
+        with where(i), naming("choice", j):
+            yield
+
+    with progress_bar("scoring", len(pairs), "choice", progress) as bar:
+        scores = iter(score_encoded(model, pairs, batch_tokens, where_pair, bar.update))
+    warn_of_merged(sum(pair.merged for pair in pairs), len(pairs))
+    return [_rank(context, choices, list(islice(scores, len(choices)))) for context, choices in checked]
+
+
+def _check(question: Question) -> tuple[str, list[str]]:
     try:
         context, choices = question
     except (TypeError, ValueError):
-        raise ArgumentError(f"question {index} is {question!r:.80}; give (context, choices)") from None
+        raise ArgumentError(f"got {question!r:.80}; give (context, choices)") from None
     if not isinstance(context, str):
-        raise ArgumentError(f"question {index}: the context is {context!r:.80}; give a text")
-    if isinstance(choices, str) or not all(isinstance(choice, str) for choice in choices) or not len(choices):
-        raise ArgumentError(f"question {index}: choices is {choices!r:.80}; give a list of at least one text")
-    return context, list(choices)
+        raise ArgumentError(f"the context is {context!r:.80}; give a text")
+    texts = list(choices) if isinstance(choices, Iterable) and not isinstance(choices, str) else []
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise ArgumentError(f"choices is {texts or choices!r:.80}; give a list of at least one text")
+    return context, texts
 
 
-def _rank(index: int, context: str, choices: list[str], scores: Iterator[Score]) -> MultipleChoice:
-    mine = list(islice(scores, len(choices)))
-    for choice, result in zip(choices, mine, strict=True):
-        if result.empty:
-            why = "its first token swallows the end of the context" if result.merged else "it is empty"
-            raise ArgumentError(f"question {index}: choice {choice!r:.80} has no token to score: {why}")
-    sums = [result.logprob for result in mine]
-    per_token = [result.logprob / len(result.tokens) for result in mine]
+def _encode(model: Model, context: str, choice: str, parse_special: bool) -> EncodedPair:
+    pair = encode_that_fits(model, context, choice, parse_special)
+    if not pair.continuation:
+        why = "its first token swallows the end of the context" if pair.merged else "it is empty"
+        raise ArgumentError(f"{choice!r:.80} has no token to score: {why}")
+    return pair
+
+
+def _rank(context: str, choices: list[str], scores: list[Score]) -> MultipleChoice:
+    sums = [score.logprob for score in scores]
+    per_token = [score.logprob / len(score.tokens) for score in scores]
     per_byte = [
-        result.logprob / len(split_pair(context, choice)[1].encode())
-        for choice, result in zip(choices, mine, strict=True)
+        score.logprob / len(split_pair(context, choice)[1].encode())
+        for choice, score in zip(choices, scores, strict=True)
     ]
     best = [int(np.argmax(rule)) for rule in (sums, per_token, per_byte)]
-    return MultipleChoice(context, choices, mine, sums, per_token, per_byte, *best)
+    return MultipleChoice(context, choices, scores, sums, per_token, per_byte, *best)

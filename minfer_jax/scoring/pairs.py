@@ -1,16 +1,15 @@
 """Scoring of text: a continuation after a context, by the rule of the evaluation harness."""
 
 import logging
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from minfer_jax.errors import ArgumentError
+from minfer_jax.errors import ArgumentError, Naming, naming
 from minfer_jax.model import Model
-from minfer_jax.scoring.batches import naming
-from minfer_jax.scoring.progress import progress_bar
+from minfer_jax.progress import progress_bar
 from minfer_jax.scoring.results import Score
-from minfer_jax.scoring.tokens import score_id_pairs
+from minfer_jax.scoring.tokens import check_fits, score_id_pairs
 from minfer_jax.tokenizer import Tokenizer
 
 log = logging.getLogger("minfer_jax")
@@ -38,8 +37,7 @@ def encode_pair(tokenizer: Tokenizer, context: str, continuation: str, parse_spe
     what stands behind as many ids as the context has on its own. Where a token spans the boundary, the context's
     ids are those of the whole too, so that what is scored is always the whole text as the model would read it.
 
-    An empty context is one id, BOS, or EOS where the vocabulary has no BOS; a model without either raises
-    ArgumentError. ``parse_special`` as in ``Tokenizer.encode``.
+    An empty context is one id, ``tokenizer.start_id()``. ``parse_special`` as in ``Tokenizer.encode``.
     """
     context, continuation = split_pair(context, continuation)
     before = tokenizer.encode(context, parse_special=parse_special)
@@ -47,19 +45,11 @@ def encode_pair(tokenizer: Tokenizer, context: str, continuation: str, parse_spe
     after = whole[len(before) :]
     merged = bool(continuation) and (whole[: len(before)] != before or not after)
     if after and not before:
-        prefix = start_id(tokenizer)
-        before, after = [prefix], after[1:] if after[:1] == [prefix] else after
+        start = tokenizer.start_id()
+        before, after = [start], after[1:] if after[:1] == [start] else after
     else:
         before = whole[: len(before)]
     return EncodedPair(before, after, merged)
-
-
-def start_id(tokenizer: Tokenizer) -> int:
-    """The id that stands for "nothing before this": BOS, else EOS."""
-    start = tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
-    if start is None:
-        raise ArgumentError("the context is empty and the vocabulary has neither BOS nor EOS to start from")
-    return start
 
 
 def score(
@@ -78,8 +68,8 @@ def score(
     parse_special: match control tokens (``<|im_end|>``) in the texts; without it they are plain text.
     batch_tokens: token slots per batch, to trade memory for speed. progress: show a bar; None: on a terminal.
 
-    Raises ArgumentError or TokenizerError naming the pair by its index from 0, ContextLengthError (a continuation
-    longer than the window), NumericsError (a log-probability is not finite).
+    Raises ArgumentError, TokenizerError, ContextLengthError (a continuation longer than the window) or NumericsError
+    (a log-probability is not finite), naming the pair by its index from 0, which is ``error.index`` too.
     """
     return list(score_stream(model, pairs, parse_special=parse_special, batch_tokens=batch_tokens, progress=progress))
 
@@ -100,27 +90,51 @@ def score_stream(
     first = 0
     merged = 0
     total = len(pairs) if isinstance(pairs, Sized) else None
-    with progress_bar(progress, total, "pair") as bar:
+    with progress_bar("scoring", total, "pair", progress) as bar:
         while window := list(islice(rest, _WINDOW)):
-            encoded = [_encode(model, first + i, pair, parse_special) for i, pair in enumerate(window)]
-            ids = [(pair.context, pair.continuation) for pair in encoded]
-            name = _numbered(first)
-            for pair, result in zip(encoded, score_id_pairs(model, ids, batch_tokens, name, bar.update), strict=True):
-                merged += pair.merged
-                yield replace(result, merged=pair.merged)
+            encoded = []
+            for i, pair in enumerate(window, first):
+                with naming("pair", i):
+                    encoded.append(_encode(model, pair, parse_special))
+            yield from score_encoded(model, encoded, batch_tokens, _numbered(first), bar.update)
+            merged += sum(pair.merged for pair in encoded)
             first += len(window)
+    warn_of_merged(merged, first)
+
+
+def score_encoded(
+    model: Model,
+    pairs: Sequence[EncodedPair],
+    batch_tokens: int | None,
+    where: Naming,
+    done: Callable[[int], object],
+) -> list[Score]:
+    """One Score per pair, which knows whether it is merged; arguments as in ``score_id_pairs``."""
+    ids = [(pair.context, pair.continuation) for pair in pairs]
+    scores = score_id_pairs(model, ids, batch_tokens, where, done)
+    return [replace(score, merged=pair.merged) for score, pair in zip(scores, pairs, strict=True)]
+
+
+def warn_of_merged(merged: int, total: int) -> None:
+    """Say how many of all continuations begin inside a token, if any."""
     if merged:
         log.warning(
-            "%d of %d continuations begin inside a token and were not scored in full: see Score.merged", merged, first
+            "%d of %d continuations begin inside a token and were not scored in full: see Score.merged", merged, total
         )
 
 
-def _numbered(first: int):
-    return lambda i: f"pair {first + i}"
+def _numbered(first: int) -> Naming:
+    return lambda i: naming("pair", first + i)
 
 
-def _encode(model: Model, index: int, pair: tuple[str, str], parse_special: bool) -> EncodedPair:
+def _encode(model: Model, pair: tuple[str, str], parse_special: bool) -> EncodedPair:
     if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
-        raise ArgumentError(f"pair {index} is {pair!r:.80}; give two texts, (context, continuation)")
-    with naming(f"pair {index}"):
-        return encode_pair(model.tokenizer, *pair, parse_special)
+        raise ArgumentError(f"got {pair!r:.80}; give two texts, (context, continuation)")
+    return encode_that_fits(model, *pair, parse_special)
+
+
+def encode_that_fits(model: Model, context: str, continuation: str, parse_special: bool) -> EncodedPair:
+    """As :func:`encode_pair`; raises ContextLengthError for a continuation longer than the window."""
+    encoded = encode_pair(model.tokenizer, context, continuation, parse_special)
+    check_fits(model, encoded.continuation)
+    return encoded

@@ -2,14 +2,15 @@
 
 import math
 import re
+from functools import partial
 
 import numpy as np
 
-from minfer_jax.errors import ArgumentError
+from minfer_jax.arguments import check_integer
+from minfer_jax.errors import ArgumentError, naming, unnamed
 from minfer_jax.model import Model
+from minfer_jax.progress import progress_bar
 from minfer_jax.scoring.batches import score_suffixes
-from minfer_jax.scoring.pairs import start_id
-from minfer_jax.scoring.progress import progress_bar
 from minfer_jax.scoring.results import Perplexity
 from minfer_jax.scoring.texts import score_sequences
 
@@ -23,6 +24,7 @@ def perplexity(
     protocol: str = "llama.cpp",
     *,
     max_chunks: int | None = None,
+    parse_special: bool = False,
     batch_tokens: int | None = None,
     progress: bool | None = None,
 ) -> Perplexity:
@@ -34,7 +36,7 @@ def perplexity(
         chunks. max_chunks: read no more.
     protocol "rolling": as lm-evaluation-harness measures. Every id is scored once, in windows of n_ctx ids (None: the
         model's window), the first after BOS (or EOS where the vocabulary has no BOS); per word and byte too.
-    batch_tokens, progress: as in ``score``.
+    parse_special, batch_tokens, progress: as in ``score``.
 
     Raises ArgumentError naming the argument, TokenizerError, NumericsError (a log-probability is not finite).
     """
@@ -42,25 +44,31 @@ def perplexity(
         raise ArgumentError(f'protocol is {protocol!r}; choose "llama.cpp" or "rolling"')
     if n_ctx is None:
         n_ctx = min(_LLAMA_CPP_WINDOW, model.config.n_ctx) if protocol == "llama.cpp" else model.config.n_ctx
-    _check_number("n_ctx", n_ctx, 4)
+    n_ctx = check_integer("n_ctx", n_ctx, 4)
     if n_ctx > model.config.n_ctx:
         raise ArgumentError(
             f"n_ctx is {n_ctx}, more than the model's window of {model.config.n_ctx}; lower it, or load the model "
-            "with a larger n_ctx"
+            "with a larger window"
         )
     if max_chunks is not None:
-        _check_number("max_chunks", max_chunks, 1)
+        max_chunks = check_integer("max_chunks", max_chunks, 1)
+        if protocol != "llama.cpp":
+            raise ArgumentError('max_chunks belongs to protocol "llama.cpp"; leave it out')
+    ids = model.tokenizer.encode(text, parse_special=parse_special)
     if protocol == "llama.cpp":
-        return _llama_cpp(model, text, n_ctx, max_chunks, batch_tokens, progress)
-    if max_chunks is not None:
-        raise ArgumentError('max_chunks belongs to protocol "llama.cpp"; leave it out')
-    return _rolling(model, text, n_ctx, batch_tokens, progress)
+        return _llama_cpp(model, text, ids, n_ctx, max_chunks, batch_tokens, progress)
+    return _rolling(model, text, ids, n_ctx, batch_tokens, progress)
 
 
 def _llama_cpp(
-    model: Model, text: str, n_ctx: int, max_chunks: int | None, batch_tokens: int | None, progress: bool | None
+    model: Model,
+    text: str,
+    ids: list[int],
+    n_ctx: int,
+    max_chunks: int | None,
+    batch_tokens: int | None,
+    progress: bool | None,
 ) -> Perplexity:
-    ids = model.tokenizer.encode(text)
     if len(ids) < 2 * n_ctx:
         raise ArgumentError(
             f"the text has {len(ids)} tokens and this protocol needs {2 * n_ctx}, two chunks of n_ctx; give more "
@@ -71,21 +79,22 @@ def _llama_cpp(
     chunks = [[*prefix, *ids[i * n_ctx + len(prefix) : (i + 1) * n_ctx]] for i in range(n)]
     scored = n_ctx - n_ctx // 2 - 1
     values = np.empty((n, scored), np.float64)
-    with progress_bar(progress, n, "chunk") as bar:
-        for i, logprobs, _ in score_suffixes(model, chunks, [scored] * n, batch_tokens, "chunk {}".format):
+    with progress_bar("scoring", n, "chunk", progress) as bar:
+        for i, logprobs, _ in score_suffixes(model, chunks, [scored] * n, batch_tokens, partial(naming, "chunk")):
             values[i] = logprobs
             bar.update(1)
     return _summary("llama.cpp", text, n_ctx, n, len(ids), values.ravel())
 
 
-def _rolling(model: Model, text: str, n_ctx: int, batch_tokens: int | None, progress: bool | None) -> Perplexity:
-    ids = model.tokenizer.encode(text)
-    prefix = model.tokenizer.prefix_ids() or [start_id(model.tokenizer)]
-    if ids[: len(prefix)] != prefix:
-        ids = [*prefix, *ids]
+def _rolling(
+    model: Model, text: str, ids: list[int], n_ctx: int, batch_tokens: int | None, progress: bool | None
+) -> Perplexity:
+    start = model.tokenizer.start_id()
+    if ids[:1] != [start]:
+        ids = [start, *ids]
     if len(ids) < 2:
         raise ArgumentError("the text is empty; give some text")
-    (values,), (windows,) = score_sequences(model, [ids], n_ctx, batch_tokens, progress, "text".format)
+    (values,), (windows,) = score_sequences(model, [ids], n_ctx, batch_tokens, progress, unnamed)
     return _summary("rolling", text, n_ctx, windows, len(ids) - 1, np.array(values))
 
 
@@ -121,8 +130,3 @@ def _summary(protocol: str, text: str, n_ctx: int, windows: int, n_tokens: int, 
 
 def _exp(x: float) -> float:
     return math.exp(x) if x < 709.0 else math.inf  # the end of float64
-
-
-def _check_number(name: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ArgumentError(f"{name} is {value!r}; give an integer of at least {least}")

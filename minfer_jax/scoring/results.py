@@ -1,17 +1,12 @@
 """What scoring gives back: plain values, ready for JSON through ``to_dict``. All logarithms are natural."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-
-class _Record:
-    def to_dict(self) -> dict[str, Any]:
-        """All fields as plain Python values."""
-        return asdict(self)  # pyright: ignore[reportArgumentType]
+from minfer_jax.records import Record
 
 
 @dataclass(frozen=True)
-class Score(_Record):
+class Score(Record):
     """Log-probability of a continuation after its context.
 
     logprob: sum of token_logprobs. tokens: ids of the continuation, one log-probability each.
@@ -32,7 +27,7 @@ class Score(_Record):
 
 
 @dataclass(frozen=True)
-class TextScore(_Record):
+class TextScore(Record):
     """Log-probability of every token of a text.
 
     tokens: ids of the text, without what stands before them. prefix: the BOS that stood before the text, or nothing.
@@ -49,7 +44,7 @@ class TextScore(_Record):
 
 
 @dataclass(frozen=True)
-class MultipleChoice(_Record):
+class MultipleChoice(Record):
     """Choices after one context, ranked by three rules.
 
     scores, sums, per_token, per_byte: one entry per choice; bytes are those of the continuation in UTF-8, its leading
@@ -69,7 +64,7 @@ class MultipleChoice(_Record):
 
 
 @dataclass(frozen=True)
-class Perplexity(_Record):
+class Perplexity(Record):
     """Perplexity of a text, and how it was measured.
 
     perplexity: exp(nll). nll: mean negative log-probability per scored token. standard_error: of perplexity, from the

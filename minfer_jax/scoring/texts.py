@@ -1,13 +1,14 @@
 """Scoring of whole texts, in as many context windows as they need."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import pairwise
 
-from minfer_jax.errors import ArgumentError
+from minfer_jax.errors import ArgumentError, Naming, naming
 from minfer_jax.model import Model
-from minfer_jax.scoring.batches import naming, score_suffixes
-from minfer_jax.scoring.progress import progress_bar
+from minfer_jax.progress import progress_bar
+from minfer_jax.scoring.batches import score_suffixes
 from minfer_jax.scoring.results import TextScore
 
 
@@ -32,16 +33,16 @@ def score_texts(
         raise ArgumentError("texts is one string; give a list of texts")
     encoded = []
     for i, text in enumerate(texts):
-        with naming(f"text {i}"):
+        with naming("text", i):
             encoded.append(model.tokenizer.encode(text, parse_special=parse_special))
-    values, windows = score_sequences(model, encoded, model.config.n_ctx, batch_tokens, progress, "text {}".format)
+    where = partial(naming, "text")
+    values, windows = score_sequences(model, encoded, model.config.n_ctx, batch_tokens, progress, where)
     return [_text_score(model, *result) for result in zip(encoded, values, windows, strict=True)]
 
 
 def _text_score(model: Model, ids: list[int], logprobs: list[float], windows: int) -> TextScore:
-    prefix = model.tokenizer.prefix_ids()
     values: list[float | None] = [None, *logprobs]  # of the first id there is none
-    n = len(prefix) if prefix and ids[: len(prefix)] == prefix else 0
+    n = len(model.tokenizer.prefix_ids())  # with which the ids begin
     return TextScore(math.fsum(logprobs), values[n : len(ids)], ids[n:], ids[:n], windows)
 
 
@@ -51,19 +52,19 @@ def score_sequences(
     n_ctx: int,
     batch_tokens: int | None,
     progress: bool | None,
-    name: Callable[[int], str],
+    where: Naming,
 ) -> tuple[list[list[float]], list[int]]:
     """Log-probabilities of all ids but the first of each sequence, and how many windows each took.
 
-    The windows of all sequences share batches.
+    The windows of all sequences share batches. where: names a sequence in an error.
     """
     cuts = [windows_of(len(ids), n_ctx) for ids in sequences]
     owners = [(i, *window) for i, windows in enumerate(cuts) for window in windows]
     pieces = [sequences[i][start:end] for i, start, _, end in owners]
     n_scored = [end - first for _, _, first, end in owners]
     values = [[math.nan] * max(0, len(ids) - 1) for ids in sequences]
-    with progress_bar(progress, len(owners), "window") as bar:
-        for j, logprobs, _ in score_suffixes(model, pieces, n_scored, batch_tokens, lambda j: name(owners[j][0])):
+    with progress_bar("scoring", len(owners), "window", progress) as bar:
+        for j, logprobs, _ in score_suffixes(model, pieces, n_scored, batch_tokens, lambda j: where(owners[j][0])):
             i, _, first, end = owners[j]
             values[i][first - 1 : end - 1] = logprobs.tolist()
             bar.update(1)

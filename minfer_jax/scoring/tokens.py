@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import numpy as np
 
-from minfer_jax.errors import ArgumentError, ContextLengthError
+from minfer_jax.errors import ArgumentError, ContextLengthError, Naming, naming
 from minfer_jax.model import Model
-from minfer_jax.scoring.batches import naming, score_suffixes
-from minfer_jax.scoring.progress import progress_bar
+from minfer_jax.progress import progress_bar
+from minfer_jax.scoring.batches import score_suffixes
 from minfer_jax.scoring.results import Score
 
 TokenPair = tuple[Sequence[int], Sequence[int]]
@@ -33,19 +34,25 @@ def score_tokens(
     Raises ArgumentError naming the pair (ids out of range, empty context), ContextLengthError (the continuation alone
     exceeds n_ctx), NumericsError (a log-probability is not finite).
     """
-    checked = [_check(model, i, pair) for i, pair in enumerate(pairs)]
-    with progress_bar(progress, len(checked), "pair") as bar:
-        return score_id_pairs(model, checked, batch_tokens, "pair {}".format, bar.update)
+    checked = []
+    for i, pair in enumerate(pairs):
+        with naming("pair", i):
+            checked.append(_check(model, pair))
+    with progress_bar("scoring", len(checked), "pair", progress) as bar:
+        return score_id_pairs(model, checked, batch_tokens, partial(naming, "pair"), bar.update)
 
 
 def score_id_pairs(
     model: Model,
     pairs: Sequence[TokenPair],
     batch_tokens: int | None,
-    name: Callable[[int], str],
+    where: Naming,
     done: Callable[[int], object],
 ) -> list[Score]:
-    """As :func:`score_tokens`, on ids that are in the vocabulary. ``done`` hears how many pairs have been finished."""
+    """As :func:`score_tokens`, on pairs that can be scored: ids in the vocabulary, a context, a continuation that fits.
+
+    where: names a pair in an error. done: hears how many pairs have been finished.
+    """
     n_ctx = model.config.n_ctx
     scores: dict[int, Score] = {}
     indices, sequences, n_scored = [], [], []
@@ -53,19 +60,12 @@ def score_id_pairs(
         if not continuation:
             scores[i] = Score(0.0, [], [], is_greedy=True, empty=True)
             continue
-        if len(continuation) > n_ctx:
-            raise ContextLengthError(
-                f"{name(i)}: the continuation has {len(continuation)} tokens and the context window {n_ctx}; shorten "
-                "it, load the model with a larger n_ctx, or use score_texts, which slides the window"
-            )
-        if not context:
-            raise ArgumentError(f"{name(i)}: the context has no ids; give one at least, such as the BOS id")
         indices.append(i)
         sequences.append([*context, *continuation][-(n_ctx + 1) :])
         n_scored.append(len(continuation))
     done(len(scores))
 
-    for j, logprobs, greedy in score_suffixes(model, sequences, n_scored, batch_tokens, lambda j: name(indices[j])):
+    for j, logprobs, greedy in score_suffixes(model, sequences, n_scored, batch_tokens, lambda j: where(indices[j])):
         i = indices[j]
         context, continuation = pairs[i]
         values = logprobs.tolist()
@@ -80,16 +80,22 @@ def score_id_pairs(
     return [scores[i] for i in range(len(pairs))]
 
 
-def _check(model: Model, index: int, pair: TokenPair) -> TokenPair:
+def check_fits(model: Model, continuation: Sequence[int]) -> None:
+    """Raise ContextLengthError unless the window holds the continuation."""
+    if len(continuation) > model.config.n_ctx:
+        raise ContextLengthError(
+            f"the continuation has {len(continuation)} tokens and the context window {model.config.n_ctx}; shorten it, "
+            "load the model with a larger n_ctx, or use score_texts, which slides the window"
+        )
+
+
+def _check(model: Model, pair: TokenPair) -> TokenPair:
     try:
-        context, continuation = (list(ids) for ids in pair)
+        context, continuation = pair
     except (TypeError, ValueError):
-        raise ArgumentError(f"pair {index} is {pair!r:.80}; give (context ids, continuation ids)") from None
-    return checked_ids(model, context, f"pair {index}"), checked_ids(model, continuation, f"pair {index}")
-
-
-def checked_ids(model: Model, ids: Sequence[int], name: str) -> list[int]:
-    """Plain integers inside the vocabulary, or ArgumentError that begins with ``name``."""
-    with naming(name):
-        model.tokenizer.check_ids(ids)
-    return [int(i) for i in ids]
+        raise ArgumentError(f"got {pair!r:.80}; give (context ids, continuation ids)") from None
+    context, continuation = model.tokenizer.check_ids(context), model.tokenizer.check_ids(continuation)
+    if continuation and not context:
+        raise ArgumentError("the context has no ids; give one at least, such as the BOS id")
+    check_fits(model, continuation)
+    return context, continuation

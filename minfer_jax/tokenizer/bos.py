@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from minfer_jax.errors import ArgumentError
+from minfer_jax.errors import ArgumentError, TokenizerError
 
 
 def with_bos(ids: Sequence[int], *, bos: int | None, file_adds: bool, wanted: bool | None) -> list[int]:
@@ -17,3 +17,14 @@ def with_bos(ids: Sequence[int], *, bos: int | None, file_adds: bool, wanted: bo
     if add and bos is not None and (not ids or ids[0] != bos):
         return [bos, *ids]
     return list(ids)
+
+
+def start_id(*, bos: int | None, eos: int | None) -> int:
+    """Return the id that stands for "nothing before this": BOS, else EOS. Raises TokenizerError when there is none."""
+    start = eos if bos is None else bos
+    if start is None:
+        raise TokenizerError(
+            "there is nothing before the first token, and the vocabulary has neither BOS nor EOS to stand there; put "
+            "a context or prompt before it"
+        )
+    return start

@@ -10,7 +10,7 @@ from gguf.constants import TokenType
 
 from minfer_jax.errors import ArgumentError, TokenizerError
 from minfer_jax.gguf import Metadata
-from minfer_jax.tokenizer.bos import with_bos
+from minfer_jax.tokenizer.bos import start_id, with_bos
 from minfer_jax.tokenizer.bpe import ByteLevelBPE
 from minfer_jax.tokenizer.chat import ChatTemplates
 from minfer_jax.tokenizer.ends import (
@@ -112,6 +112,10 @@ class Tokenizer:
         """Return what stands before the first id of a text by the file's policy: [bos_id] or []."""
         return self._with_bos([], None)
 
+    def start_id(self) -> int:
+        """Return the id to begin from where there is nothing else: BOS, else EOS. TokenizerError without either."""
+        return start_id(bos=self.bos_id, eos=self.eos_id)
+
     def _with_bos(self, ids: list[int], wanted: bool | None) -> list[int]:
         return with_bos(ids, bos=self.bos_id, file_adds=self.add_bos, wanted=wanted)
 
@@ -140,7 +144,7 @@ class Tokenizer:
         """
         pieces: list[bytes] = []
         begins = self._adds_space
-        for i in self._checked(ids):
+        for i in self.check_ids(ids):
             piece = self._bytes(i, skip_special)
             normal = self._vocabulary.types[i] in (TokenType.NORMAL, TokenType.BYTE)
             pieces.append(piece.removeprefix(b" ") if begins and normal else piece)
@@ -151,29 +155,25 @@ class Tokenizer:
         """Return the bytes an id stands for: the text of a control token, b"" for ids without a token.
 
         Raises ArgumentError for an id out of range."""
-        self.check_ids([token])
-        return self._bytes(token, skip_special=False)
+        return self._bytes(self.check_ids([token])[0], skip_special=False)
 
     def token_text(self, token: int) -> str:
         r"""Return an id for display: its text, bytes of incomplete characters written as ``\xf0``."""
-        if self._vocabulary.types[self._checked([token])[0]] == TokenType.UNUSED:
+        if self._vocabulary.types[self.check_ids([token])[0]] == TokenType.UNUSED:
             return self._vocabulary.tokens[token]
         return self.token_bytes(token).decode("utf-8", "backslashreplace")
 
     def stream_decoder(self, skip_special: bool = True) -> StreamDecoder:
         """Return a decoder that takes ids one by one, for the continuation of a text."""
-        return StreamDecoder(lambda token: self._bytes(self._checked([token])[0], skip_special))
+        return StreamDecoder(lambda token: self._bytes(self.check_ids([token])[0], skip_special))
 
     def _bytes(self, token: int, skip_special: bool) -> bytes:
         if self._vocabulary.types[token] == TokenType.UNUSED or (skip_special and token in self.special_ids):
             return b""
         return self._model.token_bytes(token)
 
-    def check_ids(self, ids: Iterable[int]) -> None:
-        """Raise ArgumentError unless every id is an integer inside the vocabulary."""
-        self._checked(ids)
-
-    def _checked(self, ids: Iterable[int]) -> list[int]:
+    def check_ids(self, ids: Iterable[int]) -> list[int]:
+        """Return the ids as plain integers. Raises ArgumentError unless all are integers inside the vocabulary."""
         if isinstance(ids, Iterable) and not (isinstance(ids, Sequence) or hasattr(ids, "__array__")):
             ids = list(ids)
         try:
@@ -235,7 +235,7 @@ class Tokenizer:
     def with_eog_ids(self, ids: Iterable[int]) -> "Tokenizer":
         """Return a copy that ends generation at these ids instead of the file's."""
         other = copy.copy(self)
-        other.eog_ids = frozenset(self._checked(ids))
+        other.eog_ids = frozenset(self.check_ids(ids))
         return other
 
     def __copy__(self) -> "Tokenizer":

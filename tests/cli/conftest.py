@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from minfer_jax.cli import main
-from tests.tiny.fixtures import tiny_gguf  # noqa: F401 - a fixture
 
 
 class Outcome(NamedTuple):

@@ -21,7 +21,7 @@ def test_generate_json(run, smol135: Path, golden) -> None:
     stdin = want["prompt"].encode() + b"\r\n"
     got = run("generate", smol135, "-", *GREEDY, "--max-tokens", len(want["ids"]), "--json", stdin=stdin).json
     assert got["text"] == want["text"] and got["tokens"] == want["ids"]
-    assert got["logprobs"] == pytest.approx(want["logprobs"], abs=1e-3)
+    assert got["token_logprobs"] == pytest.approx(want["logprobs"], abs=1e-3)
     assert got["finish_reason"] == "length" and got["stopped_by"] is None
     n = len(want["ids"])
     assert got["usage"] == {"prompt_tokens": 11, "completion_tokens": n, "total_tokens": 11 + n}

@@ -41,3 +41,16 @@ def test_perplexity_bad_input_is_one_line(run, smol135: Path, tmp_path: Path) ->
     assert_one_error(run("perplexity", smol135, "-", stdin=b"short"), "1024")
     assert_one_error(run("perplexity", smol135, "-", "--protocol", "rolling", stdin=b""), "empty")
     assert run("perplexity", smol135, "-", "--protocol", "guess").code == 2
+
+
+def test_perplexity_takes_no_window_larger_than_the_models(run, tiny_gguf) -> None:
+    outcome = run("perplexity", tiny_gguf("llama"), "-", "--n-ctx", "512", stdin=b"the " * 2000)
+    assert_one_error(outcome, "n_ctx is 512, more than the model's window of 256")
+    assert run("perplexity", tiny_gguf("llama"), "-", "--context-length", "16").code == 2
+
+
+def test_t03_perplexity_reads_control_tokens_only_on_request(run, smol135: Path) -> None:
+    arguments = ("perplexity", smol135, "-", "--protocol", "rolling", "--json")
+    plain = run(*arguments, stdin=b"Hi<|im_end|>").json
+    parsed = run(*arguments, "--parse-special", stdin=b"Hi<|im_end|>").json
+    assert parsed["n_tokens"] == 2 < plain["n_tokens"]

@@ -2,10 +2,8 @@
 
 import pytest
 
-from minfer_jax.load import Model, load
-from tests.tiny.fixtures import tiny_gguf, tiny_golden
-
-__all__ = ["tiny_gguf", "tiny_golden"]
+from minfer_jax.load import load
+from minfer_jax.model import Model
 
 
 @pytest.fixture

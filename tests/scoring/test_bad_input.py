@@ -5,8 +5,9 @@ from dataclasses import replace
 import jax.numpy as jnp
 import pytest
 
-from minfer_jax.errors import ArgumentError, NumericsError, TokenizerError
-from minfer_jax.load import Model, load
+from minfer_jax.errors import ArgumentError, ContextLengthError, NumericsError, TokenizerError
+from minfer_jax.load import load
+from minfer_jax.model import Model
 from minfer_jax.scoring import multiple_choice, multiple_choice_batch, perplexity, score, score_texts, score_tokens
 from tests.scoring.golden import GOLDEN
 
@@ -20,12 +21,17 @@ def broken(model: Model, value: float) -> Model:
 @pytest.mark.parametrize("value", [jnp.inf, jnp.nan])
 def test_n01_a_value_that_is_not_finite_is_never_a_number(tiny_model: Model, value: float) -> None:
     model = broken(tiny_model, value)
-    with pytest.raises(NumericsError, match=r"^llama\.gguf: pair 0: .* token 0 is not finite"):
+    with pytest.raises(NumericsError, match=r"^pair 0: .* token 0 is not finite; .* llama\.gguf hold NaN"):
         score(model, [("in the", " end")])
     with pytest.raises(NumericsError, match="text 0: "):
         score_texts(model, ["in the end"])
-    with pytest.raises(NumericsError, match="chunk 0: "):
+    with pytest.raises(NumericsError, match="^chunk 0: "):
         perplexity(model, "the " * 100, n_ctx=16)
+    with pytest.raises(NumericsError, match="^the log-probability of scored token 0 is not finite"):
+        perplexity(model, "the " * 100, n_ctx=16, protocol="rolling")
+    with pytest.raises(NumericsError, match="^question 0, choice 0: ") as caught:
+        multiple_choice_batch(model, [("in the", [" end"])])
+    assert caught.value.index == 0
     with pytest.raises(NumericsError, match="pair 1: "):
         score_tokens(model, [([1], []), ([1], [2])])
 
@@ -67,8 +73,10 @@ def test_t08_unused_ids_have_a_score(qwen_model: Model) -> None:
     ("pairs", "message"),
     [
         ([([], [1])], r"^pair 0: the context has no ids"),
-        ([([1], [2]), ([1],)], r"^pair 1 is \(\[1\],\)"),
-        ([([1], 2)], r"^pair 0 is "),
+        ([([1], [2]), ([1],)], r"^pair 1: got \(\[1\],\); give \(context ids, continuation ids\)"),
+        ([([1], 2)], r"^pair 0: ids must be .* not int 2"),
+        ([([1], [2]), 5], r"^pair 1: got 5"),
+        ([([1], [2]), ([1], [2] * 257)], r"^pair 1: the continuation has 257 tokens and the context window 256"),
         ([("ab", "cd")], r"^pair 0: "),
         ([([1.5], [2])], r"^pair 0: "),
     ],
@@ -80,13 +88,14 @@ def test_bad_id_pairs(tiny_model: Model, pairs: list, message: str) -> None:
 
 @pytest.mark.parametrize("bad", ["ab", ("a",), ("a", 1), None, ("a", b"b")])
 def test_bad_text_pairs(tiny_model: Model, bad: object) -> None:
-    with pytest.raises(ArgumentError, match=r"^pair 1 is .* give two texts"):
+    with pytest.raises(ArgumentError, match=r"^pair 1: got .* give two texts"):
         score(tiny_model, [("a", "b"), bad])  # type: ignore[list-item]
 
 
 def test_text_that_cannot_be_encoded_is_named(tiny_model: Model) -> None:
-    with pytest.raises(TokenizerError, match=r"^pair 1: "):
+    with pytest.raises(TokenizerError, match=r"^pair 1: the text holds the lone surrogate") as caught:
         score(tiny_model, [("a", "b"), ("a", "\ud800")])
+    assert caught.value.index == 1 and caught.value.reason.startswith("the text holds")
     with pytest.raises(TokenizerError, match=r"^text 0: "):
         score_texts(tiny_model, ["a\ud800b"])
     with pytest.raises(ArgumentError, match=r"^text 1: "):
@@ -101,17 +110,37 @@ def test_bad_batch_tokens(tiny_model: Model, value: object) -> None:
         score(tiny_model, [("a", "b")], batch_tokens=value)  # type: ignore[arg-type]
 
 
-def test_choices_without_a_token_of_their_own(tiny_model: Model) -> None:
+def test_choices_without_a_token_of_their_own(tiny_model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("a question that must be refused was scored")
+
+    monkeypatch.setattr("minfer_jax.scoring.batches.score_rows", never)
     # "t" + "he" is one token, "the": nothing is left to score, and a sum of 0.0 would win.
-    with pytest.raises(ArgumentError, match=r"question 0: choice 'he' .* swallows the end of the context"):
+    with pytest.raises(ArgumentError, match=r"^choice 1: 'he' has no token .* swallows the end of the context"):
         multiple_choice(tiny_model, "t", [" in", "he"])
-    with pytest.raises(ArgumentError, match=r"question 1: choice '' .* it is empty"):
+    with pytest.raises(ArgumentError, match=r"^question 1, choice 1: '' has no token to score: it is empty") as caught:
         multiple_choice_batch(tiny_model, [("a", ["b"]), ("a", ["b", ""])])
-    for bad in ([], "abc", [1]):
-        with pytest.raises(ArgumentError, match=r"question 0: choices is"):
+    assert caught.value.index == 1 and caught.value.reason.startswith("choice 1: ''")
+
+
+def test_bad_questions(tiny_model: Model) -> None:
+    for bad in ([], "abc", [1], None, iter(())):
+        with pytest.raises(ArgumentError, match=r"^choices is"):
             multiple_choice(tiny_model, "a", bad)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="question 0: the context is"):
+    with pytest.raises(ArgumentError, match="^the context is 5"):
         multiple_choice(tiny_model, 5, ["a"])  # type: ignore[arg-type]
+    for bad, message in (("abc", "got 'abc'"), (("a", 5), "choices is 5"), ((b"a", ["b"]), "the context is b'a'")):
+        with pytest.raises(ArgumentError, match=f"^question 1: {message}"):
+            multiple_choice_batch(tiny_model, [("a", ["b"]), bad])  # type: ignore[list-item]
+    with pytest.raises(TokenizerError, match="^question 1, choice 2: the text holds the lone surrogate"):
+        multiple_choice_batch(tiny_model, [("a", ["b"]), ("a", ["b", "c", "\ud800"])])
+    with pytest.raises(ContextLengthError, match="^question 0, choice 1: the continuation has"):
+        multiple_choice_batch(tiny_model, [("a", ["b", "z" * 300])])
+
+
+def test_choices_may_come_from_a_generator(tiny_model: Model) -> None:
+    choices = [" in", " the"]
+    assert multiple_choice(tiny_model, "a", (c for c in choices)) == multiple_choice(tiny_model, "a", choices)
 
 
 def test_nothing_in_gives_nothing_out(tiny_model: Model) -> None:

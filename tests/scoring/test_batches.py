@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minfer_jax.load import Model
+from minfer_jax.model import Model
 from minfer_jax.runtime.buckets import pack_sequences
 from minfer_jax.runtime.programs import score_rows
 from minfer_jax.scoring import score_tokens

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from minfer_jax.load import Model
+from minfer_jax.model import Model
 from minfer_jax.scoring import multiple_choice, multiple_choice_batch, score_texts, score_tokens
 from tests.scoring.golden import GOLDEN, LIMIT, LONG_TEXT
 from tests.scoring.models import MODELS

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from minfer_jax.load import Model
+from minfer_jax.model import Model
 from minfer_jax.scoring import multiple_choice, perplexity, score, score_texts
 
 

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from minfer_jax.load import Model
+from minfer_jax.model import Model
 from minfer_jax.scoring import score, score_stream, score_texts
 from minfer_jax.scoring.pairs import encode_pair
 from tests.scoring.golden import GOLDEN, LIMIT

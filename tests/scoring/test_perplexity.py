@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from minfer_jax.errors import ArgumentError
-from minfer_jax.load import Model
+from minfer_jax.model import Model
 from minfer_jax.scoring import perplexity, score_tokens
 from tests.scoring.golden import GOLDEN, PERPLEXITY_TEXT
 from tests.scoring.models import MODELS

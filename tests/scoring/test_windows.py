@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from minfer_jax.errors import ContextLengthError
-from minfer_jax.load import Model, load
+from minfer_jax.load import load
+from minfer_jax.model import Model
 from minfer_jax.scoring import score, score_texts, score_tokens
 from minfer_jax.scoring.texts import windows_of
 from tests.scoring.golden import DATA, LONG_TEXT

@@ -1,4 +1,4 @@
-"""Fixtures over the tiny models; a conftest imports what its tests use."""
+"""Fixtures over the tiny models; `tests/conftest.py` imports them."""
 
 import json
 from collections.abc import Callable

@@ -1,15 +1,15 @@
-"""Text from a model: ``generate`` for the whole, ``stream`` piece by piece, ``generate_batch`` for many prompts."""
+"""The calls of generation, and the iterator that ``stream`` gives."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 
-from minfer_jax.errors import ArgumentError
+from minfer_jax.errors import ArgumentError, naming
 from minfer_jax.generation.output import Generation
 from minfer_jax.generation.run import Run
 from minfer_jax.model import Model
-from minfer_jax.runtime.decode import MAX_STEPS
+from minfer_jax.runtime.buckets import MAX_STEPS
 from minfer_jax.sampling import Sampler
-
-__all__ = ["Generation", "TextStream", "generate", "generate_batch", "stream"]
 
 
 class TextStream(Iterator[str]):
@@ -20,7 +20,7 @@ class TextStream(Iterator[str]):
     frees its cache.
     """
 
-    def __init__(self, run: "Run") -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
         self._pieces = (piece for pieces in run for piece in pieces if piece)
         self.result: Generation | None = None
@@ -52,22 +52,25 @@ def generate(
     sampler: Sampler | None = None,
     stop: str | Sequence[str] = (),
     stop_ids: Iterable[int] | None = None,
+    parse_special: bool = False,
 ) -> Generation:
     """Continue a prompt.
 
-    prompt: text, encoded as plain text with the model's BOS policy (an empty one starts from the BOS token); or token
-        ids, taken exactly as they are, as ``tokenizer.encode_chat`` gives them.
+    prompt: text, encoded with the model's BOS policy (an empty one starts from ``tokenizer.start_id()``); or token ids,
+        taken exactly as they are, as ``tokenizer.encode_chat`` gives them.
     max_tokens: most tokens to draw; None or -1: until the context is full. Prompt and output together never exceed
         ``model.config.n_ctx`` tokens; 0 gives an empty text.
     sampler: how tokens are drawn; None is ``Sampler()``.
     stop: strings that end the text and are not part of it. The one that starts first in the text counts, across
         token boundaries; empty strings are ignored.
     stop_ids: token ids that end the text; None: ``model.tokenizer.eog_ids``, an empty list: none.
+    parse_special: match control tokens (``<|im_end|>``) in a prompt that is text; without it they are plain text.
 
-    Raises ArgumentError naming the argument; ContextLengthError when the prompt leaves no room; NumericsError when
-    the model's logits are not finite.
+    Raises ArgumentError naming the argument; TokenizerError; ContextLengthError when the prompt leaves no room;
+    NumericsError when the model's logits are not finite.
     """
-    return generate_batch(model, [prompt], max_tokens=max_tokens, sampler=sampler, stop=stop, stop_ids=stop_ids)[0]
+    run = Run(model, [prompt], _prompt, max_tokens, sampler, stop, stop_ids, parse_special, first_portion=MAX_STEPS)
+    return run.finish()[0]
 
 
 def stream(
@@ -78,28 +81,35 @@ def stream(
     sampler: Sampler | None = None,
     stop: str | Sequence[str] = (),
     stop_ids: Iterable[int] | None = None,
+    parse_special: bool = False,
 ) -> TextStream:
     """As :func:`generate`, but an iterator over pieces of the text. Arguments are checked at once."""
-    return TextStream(Run(model, [prompt], max_tokens, sampler, stop, stop_ids, first_portion=1))
+    run = Run(model, [prompt], _prompt, max_tokens, sampler, stop, stop_ids, parse_special, first_portion=1)
+    return TextStream(run)
 
 
 def generate_batch(
     model: Model,
-    prompts: Sequence[str | Sequence[int]],
+    prompts: Iterable[str | Sequence[int]],
     *,
     max_tokens: int | None = None,
     sampler: Sampler | None = None,
     stop: str | Sequence[str] = (),
     stop_ids: Iterable[int] | None = None,
+    parse_special: bool = False,
 ) -> list[Generation]:
     """As :func:`generate` for many prompts, which run side by side as rows of one batch, however long each is.
 
     All rows share the sampler; with temperature each draws its own numbers, row 0 those of a single ``generate``.
-    The cache holds all rows at the length of the longest.
+    The cache holds all rows at the length of the longest. Errors name the prompt by its index from 0, which is
+    ``error.index`` too.
     """
-    if isinstance(prompts, str):
-        raise ArgumentError("prompts is one string; give a list of prompts")
-    run = Run(model, list(prompts), max_tokens, sampler, stop, stop_ids, first_portion=MAX_STEPS)
-    for _ in run:
-        pass
-    return run.results()
+    if isinstance(prompts, str) or not isinstance(prompts, Iterable):
+        raise ArgumentError(f"prompts is {prompts!r:.80}; give a list of prompts")
+    where = partial(naming, "prompt")
+    run = Run(model, list(prompts), where, max_tokens, sampler, stop, stop_ids, parse_special, first_portion=MAX_STEPS)
+    return run.finish()
+
+
+def _prompt(_: int) -> AbstractContextManager[None]:
+    return naming("prompt")

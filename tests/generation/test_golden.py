@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from minfer_jax.errors import ArgumentError
-from minfer_jax.generate import generate, generate_batch
-from minfer_jax.load import Model
+from minfer_jax.generation import generate, generate_batch
+from minfer_jax.model import Model
 from minfer_jax.sampling import Sampler
-from tests.generate.golden import GOLDEN, sure_steps
+from tests.generation.golden import GOLDEN, sure_steps
 
 GREEDY = Sampler(temperature=0)
 
@@ -22,7 +22,7 @@ def check_model(model: Model, name: str, near_tie: float, tolerance: float) -> N
         out = generate(model, case["prompt_ids"], max_tokens=len(case["ids"]), sampler=GREEDY)
         n = min(sure_steps(case["margins"], near_tie), len(out.tokens))
         assert out.tokens[:n] == case["ids"][:n], case["prompt"]
-        np.testing.assert_allclose(out.logprobs[:n], case["logprobs"][:n], atol=tolerance)
+        np.testing.assert_allclose(out.token_logprobs[:n], case["logprobs"][:n], atol=tolerance)
 
 
 def check_batch(model: Model, name: str, near_tie: float, tolerance: float) -> None:
@@ -36,7 +36,7 @@ def check_batch(model: Model, name: str, near_tie: float, tolerance: float) -> N
         for case, out in zip(cases, batch, strict=False):
             n = min(sure_steps(case["margins"], near_tie), len(out.tokens))
             assert out.tokens[:n] == case["ids"][:n], case["prompt"]
-            np.testing.assert_allclose(out.logprobs[:n], case["logprobs"][:n], atol=tolerance)
+            np.testing.assert_allclose(out.token_logprobs[:n], case["logprobs"][:n], atol=tolerance)
 
 
 def test_golden_greedy_smol135(smol_model: Model) -> None:

@@ -1,16 +1,17 @@
 """From tokens to text on a real model: stop strings (E01), half characters (E03), limits and the context (E07)."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from minfer_jax.errors import ArgumentError, ContextLengthError, NumericsError
-from minfer_jax.generate import Generation, generate, generate_batch, stream
+from minfer_jax.errors import ArgumentError, ContextLengthError, MinferError, NumericsError
+from minfer_jax.generation import Generation, generate, generate_batch, stream
 from minfer_jax.generation.output import Row
-from minfer_jax.load import Model
+from minfer_jax.model import Model
 from minfer_jax.sampling import Sampler
-from tests.generate.golden import GOLDEN
+from tests.generation.golden import GOLDEN
 
 GREEDY = Sampler(temperature=0)
 COUNTING = GOLDEN["smol135"]["short"][2]  # "1, 2, 3, 4," -> " 5, 6, 7, 8, 9, "
@@ -76,8 +77,8 @@ def test_e03_pieces_hold_whole_characters(smol_model: Model, cut: int | None) ->
 def test_e03_max_tokens_inside_a_character(smol_model: Model, n: int, text: str) -> None:
     half = GOLDEN["smol135"]["stream_emoji"]["ids"][0]  # the first two bytes of an emoji
     out = both(smol_model, "Hello", max_tokens=n, sampler=Sampler(temperature=0, logit_bias={half: 1000}))
-    assert (out.tokens, out.text, len(out.logprobs)) == ([half] * n, text, n)
-    assert all(np.isfinite(out.logprobs))
+    assert (out.tokens, out.text, len(out.token_logprobs)) == ([half] * n, text, n)
+    assert all(np.isfinite(out.token_logprobs))
 
 
 @pytest.fixture
@@ -89,8 +90,11 @@ def small_window(smol_model: Model) -> Model:
 def test_e07_a_prompt_that_fills_the_window_is_refused(small_window: Model, n: int) -> None:
     with pytest.raises(ContextLengthError, match=rf"{n} tokens.*64"):
         generate(small_window, [5] * n, max_tokens=0)
-    with pytest.raises(ContextLengthError):
+    with pytest.raises(ContextLengthError, match="^prompt: "):
         stream(small_window, [5] * n)
+    with pytest.raises(ContextLengthError, match=f"^prompt 2: {n} tokens") as caught:
+        generate_batch(small_window, [[5], "a", [5] * n])
+    assert caught.value.index == 2
 
 
 @pytest.mark.parametrize("max_tokens", [50, None, -1, 10**9, np.int64(4)])
@@ -111,7 +115,7 @@ def test_e07_few_tokens(smol_model: Model, n: int) -> None:
     assert out.tokens == COUNTING["ids"][:n] and out.finish_reason == "length"
     assert out.usage["prompt_tokens"] == len(COUNTING["prompt_ids"])
     if n == 0:
-        assert (out.text, out.logprobs) == ("", [])
+        assert (out.text, out.token_logprobs) == ("", [])
 
 
 @pytest.mark.parametrize("bad", [1.5, "5", -2, True, [1], float("nan")])
@@ -131,6 +135,12 @@ def test_an_empty_text_starts_from_bos_and_no_ids_are_refused(smol_model: Model)
     assert generate_batch(smol_model, []) == []
     with pytest.raises(ArgumentError, match="^prompts is"):
         generate_batch(smol_model, "one string")
+    for bad, message in (([5, -1], "id -1 is outside"), ("\ud800", "the text holds the lone"), ([], "no tokens")):
+        with pytest.raises(MinferError, match=f"^prompt 1: {message}"):
+            generate_batch(smol_model, ["a", bad])
+    for bad in (5, "a", [[1]]):
+        with pytest.raises(ArgumentError, match="^stop_ids: ids must be a flat sequence of integers"):
+            generate(smol_model, "a", stop_ids=bad)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="^sampler is"):
         generate(smol_model, "a", sampler={"temperature": 0})
 
@@ -140,5 +150,24 @@ def test_n01_logits_that_are_not_finite_are_an_error(smol_model: Model) -> None:
         broken = replace(smol_model, params=replace(smol_model.params, final_norm=smol_model.params.final_norm * value))
         with pytest.raises(NumericsError, match="token 1 of the output are not finite"):
             generate(broken, "Hello", max_tokens=4, sampler=GREEDY)
+        with pytest.raises(NumericsError, match="^prompt 0: logits for token 1"):
+            generate_batch(broken, ["Hello", "you"], max_tokens=4, sampler=GREEDY)
         with pytest.raises(NumericsError):
             list(stream(broken, "Hello", max_tokens=4, sampler=Sampler(seed=1)))
+
+
+def test_t03_control_tokens_of_a_prompt_only_on_request(smol_model: Model) -> None:
+    case = next(case for case in GOLDEN["smol135"]["short"] if "<|im_start|>" in case["prompt"])
+    n = len(case["prompt_ids"])
+    out = both(smol_model, case["prompt"], max_tokens=4, sampler=GREEDY, parse_special=True)
+    assert (out.n_prompt, out.tokens) == (n, case["ids"][:4])
+    assert generate_batch(smol_model, [case["prompt"]], max_tokens=0, parse_special=True)[0].n_prompt == n
+    assert generate(smol_model, case["prompt"], max_tokens=0).n_prompt > n
+
+
+def test_a_generation_goes_to_json(smol_model: Model) -> None:
+    out = generate(smol_model, COUNTING["prompt"], max_tokens=2, sampler=GREEDY)
+    record = json.loads(json.dumps(out.to_dict(), allow_nan=False))
+    assert record == out.to_dict()
+    assert record["token_logprobs"] == pytest.approx(COUNTING["logprobs"][:2], abs=0.001)
+    assert record["usage"]["total_tokens"] == len(COUNTING["prompt_ids"]) + 2
