@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from minfer_jax.tokenizer import Tokenizer
 from tests.cli.conftest import assert_one_error
 from tests.tiny import CASES
 
@@ -73,7 +74,7 @@ BAD = [
     (b'{"context": "a", "choices": "b"}', "choices is"),
     (b'{"context": "a", "choices": []}', "choices is"),
     (b'{"context": "a", "choices": ["b", 1]}', "choices is"),
-    (b'{"context": "a", "choices": ["b", ""]}', "has no token to score"),
+    (b'{"context": "a", "choices": ["b", ""]}', "choice 1: '' has no token to score"),
     (b'{"text": "\\ud800"}', "lone surrogate U+D800"),
     (b'{"context": "a", "continuation": "%s"}' % (b"x " * 300), "longer than|context window 256"),
 ]
@@ -97,6 +98,18 @@ def test_s03_bad_rows_are_reported_and_the_others_scored(run, tiny_gguf) -> None
         assert any(words in error for words in reason.split("|")), error
         assert f"minfer-jax: line {3 * i + 2}: {error}\n" in outcome.err
     assert outcome.err.endswith(f"minfer-jax: error: {len(BAD)} of {2 * len(BAD) + 1} rows could not be scored\n")
+
+
+def test_s03_a_bad_row_costs_no_row_more_than_twice(run, tiny_gguf, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[str] = []
+    encode = Tokenizer.encode
+    monkeypatch.setattr(Tokenizer, "encode", lambda self, text, **o: encoded.append(text) or encode(self, text, **o))
+    rows = [{"text": "in \ud800" if i % 3 == 0 else f"in {i}"} for i in range(60)]
+    outcome = run("score", tiny_gguf("llama"), "-", stdin=lines(*rows))
+    assert ["error" in row for row in outcome.rows] == [i % 3 == 0 for i in range(60)]
+    assert {row["error"] for row in outcome.rows[::3]} == {outcome.rows[0]["error"]}
+    assert outcome.rows[0]["error"].startswith("the text holds the lone surrogate U+D800")
+    assert len(encoded) <= 2 * len(rows)
 
 
 def test_s03_strict_stops_at_the_first_bad_row(run, tiny_gguf) -> None:

@@ -40,6 +40,14 @@ def test_t02_wanted_without_one():
         tokenizer.encode("ab", add_bos=True)
 
 
+def test_t02_what_stands_before_a_first_token():
+    absent = 2**32 - 1  # as files say "none"
+    assert Tokenizer.from_metadata(small_metadata()).start_id() == 257
+    assert Tokenizer.from_metadata(small_metadata(bos_token_id=absent)).start_id() == 258
+    with pytest.raises(TokenizerError, match="neither BOS nor EOS"):
+        Tokenizer.from_metadata(small_metadata(bos_token_id=absent, eos_token_id=absent)).start_id()
+
+
 def test_t02_default_by_the_splitting_rule():
     assert Tokenizer.from_metadata(small_metadata(pre="llama-bpe")).add_bos
     assert not Tokenizer.from_metadata(small_metadata(pre="llama-bpe", add_bos_token=False)).add_bos
@@ -127,8 +135,10 @@ def test_t08_single_ids_out_of_range():
         with pytest.raises(ArgumentError, match="id -1 is outside the vocabulary"):
             call(-1)
         call(np.int32(5))
-    tokenizer.check_ids(np.array([0, 258]))
-    tokenizer.check_ids([])
+    for ids in (np.array([0, 258], np.uint16), (0, np.int64(258)), iter([0, 258]), {0: "a", 258: "b"}):
+        checked = tokenizer.check_ids(ids)
+        assert checked == [0, 258] and {type(i) for i in checked} == {int}
+    assert tokenizer.check_ids([]) == []
 
 
 def test_e02_ends(tokenizers):
