@@ -79,7 +79,8 @@ def main() -> None:
                 row["scoring"] = throughput(model)
             results.setdefault(name, {})[f"{implementation} {model.provenance['dtype']}"] = row
             print(name, implementation, model.provenance["dtype"], row, flush=True)
-    print(write_record(f"fidelity_{jax.default_backend()}", results))
+            path = write_record(f"fidelity_{jax.default_backend()}", results)  # each case, in case the next one dies
+    print(path)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from minfer_jax.scoring import (
     score_texts,
     score_tokens,
 )
+from minfer_jax.tokenizer import Tokenizer
 
 __all__ = [
     "ArgumentError",
@@ -54,6 +55,7 @@ __all__ = [
     "Score",
     "TextScore",
     "TextStream",
+    "Tokenizer",
     "TokenizerError",
     "UnsupportedError",
     "forward",
@@ -73,3 +75,5 @@ __all__ = [
     "stream",
     "token_logprobs",
 ]
+
+__version__ = "0.1.0"

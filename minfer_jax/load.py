@@ -37,9 +37,10 @@ def load(
         "hf:org/repo:file.gguf".
     implementation: "dense" expands the weights once at load, "xla" keeps them packed and expands them inside every
         program. None: "dense".
-    dtype: of expanded weights, "float32" or "bfloat16"; "xla" has no use for it. None: float32 on CPU, bfloat16
-        elsewhere. Activations and accumulation are float32 always. float16 is refused: some models (Gemma 3) exceed
-        its range.
+    dtype: of expanded weights, "float32" (None) or "bfloat16"; "xla" has no use for it. bfloat16 rounds the weights
+        and the inputs of every matrix product to 8 bits of mantissa, which moves a log-probability by 0.01 nats on
+        average, and is faster where there is hardware for it; the residual stream and all accumulation are float32
+        always. float16 is refused: some models (Gemma 3) exceed its range.
     n_ctx: context window; None takes the model's training context.
     pre: pre-tokenizer to use instead of the file's ``tokenizer.ggml.pre``.
 
@@ -50,7 +51,7 @@ def load(
     implementation = implementation or "dense"
     if implementation not in IMPLEMENTATIONS:
         raise ArgumentError(f"implementation is {implementation!r}; choose one of {', '.join(IMPLEMENTATIONS)}")
-    dtype = dtype or ("float32" if jax.default_backend() == "cpu" else "bfloat16")
+    dtype = dtype or "float32"
     if dtype == "float16":
         raise ArgumentError("dtype float16 overflows on some models (its limit is 65504); choose bfloat16 or float32")
     if dtype not in ("float32", "bfloat16"):

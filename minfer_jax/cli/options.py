@@ -58,7 +58,7 @@ def add_loading(parser: argparse.ArgumentParser, n_ctx: bool = True) -> None:
     """How MODEL is loaded. n_ctx: whether its context window is an option."""
     group = parser.add_argument_group("loading")
     group.add_argument("--implementation", metavar="NAME", help=f"{' or '.join(IMPLEMENTATIONS)} (default: dense)")
-    group.add_argument("--dtype", metavar="NAME", help="of expanded weights: float32 (default on CPU) or bfloat16")
+    group.add_argument("--dtype", metavar="NAME", help="of expanded weights: float32 (default) or bfloat16")
     if n_ctx:
         group.add_argument("--n-ctx", type=int, metavar="N", help="context window in tokens (default: as in training)")
     group.add_argument("--pre", metavar="NAME", help="pre-tokenizer to use instead of the one the file names")

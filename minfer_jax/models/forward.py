@@ -10,6 +10,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from minfer_jax.errors import ArgumentError
 from minfer_jax.models import head
 from minfer_jax.models.blocks import attention, feed_forward, linear, project_qkv, rms_norm
 from minfer_jax.models.cache import KVCache
@@ -31,7 +32,8 @@ def forward(
     params, config: of one model; config is static under jit (``static_argnums=1``).
     tokens: [B, T] int32 ids below vocab_size. positions: [B, T] int32, the place of each token in its own sequence,
         -1 for padding; any row may start anywhere, so long as earlier positions are in the cache.
-    cache: KVCache of B rows to read and extend; None attends within the tokens given, and None comes back.
+    cache: KVCache of B rows to read and extend; None attends within the tokens given, and None comes back. Positions
+        at or beyond its length are not written: keep them below.
         The caller's cache is not changed; jit with ``donate_argnames="cache"`` to reuse its memory, after which the
         old one cannot be used.
     tail_ids: [n_out] int32, indices into the B * T flattened rows; only these rows go through the last layer's FFN,
@@ -39,6 +41,8 @@ def forward(
 
     Returns (logits, cache): logits float32 [B, T, vocab], or [n_out, vocab] with tail_ids. Rows of padding tokens
     mean nothing. Ids out of range are not checked here (``Tokenizer.check_ids`` does).
+
+    Raises AssertionError (chex) for a wrong rank or shape, ArgumentError for more tokens than the cache holds.
     """
     hidden, cache = hidden_states(params, config, tokens, positions, cache, tail_ids)
     return head.logits(params, config, hidden), cache
@@ -58,6 +62,8 @@ def hidden_states(
     B, T = tokens.shape
     if cache is not None:
         chex.assert_axis_dimension(cache.k, 1, B)
+        if T > cache.length:
+            raise ArgumentError(f"{T} tokens do not fit a cache of {cache.length} positions; make it longer")
     if tail_ids is not None:
         chex.assert_rank(tail_ids, 1)
 

@@ -27,6 +27,7 @@ NOTHING = -1
 NOT_FINITE = -2
 """In place of a token: the row's logits held NaN or infinity, and the row has ended."""
 
+
 @dataclass(frozen=True)
 class DecodeState:
     """What a row carries from token to token.

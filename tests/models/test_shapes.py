@@ -161,6 +161,8 @@ def test_wrong_shapes_are_refused(model):
         mj.forward(model.params, model.config, tokens, positions[:, :2])
     with pytest.raises(AssertionError):
         mj.forward(model.params, model.config, tokens, positions, mj.init_cache(model.config, B + 1, 16))
+    with pytest.raises(mj.ArgumentError, match="5 tokens do not fit a cache of 4 positions"):
+        mj.forward(model.params, model.config, tokens, positions, mj.init_cache(model.config, B, 4))
 
 
 def test_positions_are_data(model):
