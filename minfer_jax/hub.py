@@ -98,19 +98,25 @@ def resolve(name_or_path: str | Path) -> Path:
     Raises ArgumentError for a malformed reference or for a bare word that is neither a known name nor an
     existing path, and MinferError when a file cannot be fetched or is not the expected one.
     """
+    if not isinstance(name_or_path, str | Path):
+        raise ArgumentError(f"model is {name_or_path!r}; give a path or a name")
     if isinstance(name_or_path, str):
         if name_or_path in KNOWN_MODELS:
             return fetch(name_or_path)
         if name_or_path.startswith("hf:"):
             return _from_huggingface(name_or_path)
-        path = Path(name_or_path).expanduser()
-        if not name_or_path or (_is_bare_word(name_or_path) and not path.exists()):
-            raise ArgumentError(
-                f"model {name_or_path!r}: not a file, and not a known name ({', '.join(KNOWN_MODELS)}); "
-                "give a path to a .gguf file, one of these names, or hf:org/repo:file.gguf"
-            )
-        return path
-    return Path(name_or_path).expanduser()
+    path = Path(name_or_path)
+    try:
+        path = path.expanduser()
+        missing = isinstance(name_or_path, str) and _is_bare_word(name_or_path) and not path.exists()
+    except (RuntimeError, OSError, ValueError) as error:  # an unknown home, a name too long, a NUL in it
+        raise ArgumentError(f"model {str(name_or_path)!r:.80}: not a usable path ({error})") from None
+    if not str(name_or_path) or missing:
+        raise ArgumentError(
+            f"model {name_or_path!r}: not a file, and not a known name ({', '.join(KNOWN_MODELS)}); "
+            "give a path to a .gguf file, one of these names, or hf:org/repo:file.gguf"
+        )
+    return path
 
 
 def fetch(name: str, *, download: Downloader | None = None) -> Path:
@@ -120,9 +126,9 @@ def fetch(name: str, *, download: Downloader | None = None) -> Path:
     """
     model = KNOWN_MODELS[name]
     target = cache_dir() / "models" / name / model.filename
-    if _is_complete(target, model):
-        return target
     with _storage_errors(name, target.parent):
+        if _is_complete(target, model):
+            return target
         from filelock import FileLock
 
         target.parent.mkdir(parents=True, exist_ok=True)

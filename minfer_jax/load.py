@@ -10,7 +10,7 @@ import jax
 
 from minfer_jax import hub
 from minfer_jax.arguments import check_integer
-from minfer_jax.errors import ArgumentError
+from minfer_jax.errors import ArgumentError, UnsupportedError
 from minfer_jax.gguf import GGUFFile, open_gguf
 from minfer_jax.model import Model
 from minfer_jax.models.config import Config
@@ -49,7 +49,7 @@ def load(
     Raises GGUFError, UnsupportedError, TokenizerError or ArgumentError, each with one line that says what to do.
     """
     implementation = implementation or "dense"
-    if implementation not in IMPLEMENTATIONS:
+    if not isinstance(implementation, str) or implementation not in IMPLEMENTATIONS:
         raise ArgumentError(f"implementation is {implementation!r}; choose one of {', '.join(IMPLEMENTATIONS)}")
     dtype = dtype or "float32"
     if dtype == "float16":
@@ -58,7 +58,10 @@ def load(
         raise ArgumentError(f"dtype is {dtype!r}; choose float32 or bfloat16")
     if n_ctx is not None:
         n_ctx = check_integer("n_ctx", n_ctx, 1)
+        if n_ctx >= 2**31:
+            raise ArgumentError(f"n_ctx is {n_ctx}; positions are 32-bit numbers")
 
+    _check_device()
     enable_compile_cache()
     file = open_gguf(hub.resolve(name))
     config = read_config(file.metadata, n_ctx)
@@ -68,6 +71,19 @@ def load(
         tokenizer = pool.submit(Tokenizer.from_metadata, file.metadata, pre=pre)
         params = load_params(file.tensors, config, file.name, implementation, dtype)
     return Model(config, params, tokenizer.result(), _provenance(file, config, implementation, dtype), file)
+
+
+def _check_device() -> None:
+    """JAX has a device, or one line says why not: it fails in many ways when the one asked for is missing."""
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:
+        asked = jax.config.jax_platforms or "any"  # pyright: ignore[reportAttributeAccessIssue]
+        reason = str(error).split("\n")[0] or "no such device"
+        raise UnsupportedError(
+            f"JAX finds no device for JAX_PLATFORMS={asked}: {reason}; unset it, or install JAX for that device, such "
+            "as pip install 'jax[cuda13]'"
+        ) from None
 
 
 def _provenance(file: GGUFFile, config: Config, implementation: str, dtype: str) -> dict[str, Any]:

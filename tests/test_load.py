@@ -1,6 +1,9 @@
 """load(): arguments, damaged files, and what a Model says of itself."""
 
+import os
 import re
+import subprocess
+import sys
 import time
 from collections import Counter
 from dataclasses import replace
@@ -64,6 +67,8 @@ def test_impossible_metadata(tmp_path, key, value, message):
         ({"implementation": "cuda"}, "implementation is 'cuda'; choose one of dense, xla"),
         ({"dtype": "float16"}, "float16 overflows"),
         ({"dtype": "int8"}, "dtype is 'int8'; choose float32 or bfloat16"),
+        ({"implementation": ["dense"]}, "implementation is .'dense'"),
+        ({"n_ctx": 2**31}, "n_ctx is 2147483648"),
         ({"n_ctx": 0}, "n_ctx is 0"),
         ({"n_ctx": 1.5}, "n_ctx is 1.5"),
         ({"n_ctx": True}, "n_ctx is True"),
@@ -73,6 +78,27 @@ def test_impossible_metadata(tmp_path, key, value, message):
 def test_bad_arguments(tiny_gguf, arguments, message):
     with pytest.raises(mj.MinferError, match=message):
         mj.load(tiny_gguf("llama"), **arguments)
+
+
+@pytest.mark.parametrize("name", [None, 5, b"x", "", "a" * 300, "~nosuchuser/x.gguf", "a\0b.gguf", "made-up"])
+def test_names_that_are_none(name):
+    with pytest.raises(mj.MinferError) as caught:
+        mj.load(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_i01_a_device_that_is_missing(tiny_gguf):
+    """One line with the way to install it, not JAX's own failure and not a silent fallback."""
+    code = f"import minfer_jax as mj\ntry: mj.load({str(tiny_gguf('llama'))!r})\nexcept mj.MinferError as e: print(e)"
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "JAX_PLATFORMS": "cuda"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert run.stdout.startswith("JAX finds no device for JAX_PLATFORMS=cuda") and "pip install" in run.stdout
 
 
 def test_provenance(smol135):

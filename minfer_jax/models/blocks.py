@@ -64,14 +64,14 @@ def attention(
 
     def block(args: tuple[jax.Array, jax.Array]) -> jax.Array:
         q, positions = args  # [B, t, H, D], [B, t]
-        grouped = q.reshape(B, -1, n_kv, H // n_kv, D)
+        grouped = q.reshape(B, q.shape[1], n_kv, H // n_kv, D)
         scores = jnp.einsum("btkgd,bksd->bkgts", grouped, k.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
         scores = soft_cap(scores * config.attention_scale, config.attention_softcap)
         back = positions[:, :, None] - key_positions[:, None, :]  # [B, t, S]
         visible = (back >= 0) & (back < reach) & (key_positions >= 0)[:, None, :]
         weights = jax.nn.softmax(jnp.where(visible[:, None, None], scores, jnp.finfo(jnp.float32).min), -1)
         out = jnp.einsum("bkgts,bksd->btkgd", weights, v.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
-        return out.reshape(B, -1, H * D)
+        return out.reshape(B, q.shape[1], H * D)
 
     if T <= _QUERY_CHUNK or T % _QUERY_CHUNK:
         return block((q, query_positions))

@@ -5,6 +5,7 @@ hidden states into logits or log-probabilities.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import chex
 import jax
@@ -19,6 +20,7 @@ from minfer_jax.models.params import Layer, Params
 from minfer_jax.models.rope import angles, magnitude
 
 
+@partial(jax.jit, static_argnames="config")
 def forward(
     params: Params,
     config: Config,
@@ -29,13 +31,15 @@ def forward(
 ) -> tuple[jax.Array, KVCache | None]:
     """Logits of a batch of token runs, and the cache with those runs written into it.
 
-    params, config: of one model; config is static under jit (``static_argnums=1``).
+    A pure function under ``jax.jit``: it compiles once for each shape, alone as well as inside a function of yours.
+
+    params, config: of one model; config is static.
     tokens: [B, T] int32 ids below vocab_size. positions: [B, T] int32, the place of each token in its own sequence,
         -1 for padding; any row may start anywhere, so long as earlier positions are in the cache.
     cache: KVCache of B rows to read and extend; None attends within the tokens given, and None comes back. Positions
         at or beyond its length are not written: keep them below.
-        The caller's cache is not changed; jit with ``donate_argnames="cache"`` to reuse its memory, after which the
-        old one cannot be used.
+        The caller's cache is not changed; to reuse its memory, jit again with ``static_argnames="config",
+        donate_argnames="cache"``, after which the old one cannot be used.
     tail_ids: [n_out] int32, indices into the B * T flattened rows; only these rows go through the last layer's FFN,
         the final norm and the head. Leave it out when every row is wanted.
 
@@ -48,6 +52,7 @@ def forward(
     return head.logits(params, config, hidden), cache
 
 
+@partial(jax.jit, static_argnames="config")
 def hidden_states(
     params: Params,
     config: Config,
@@ -103,7 +108,7 @@ def _scan_layers(
         x, cache = attend(layer, first + i, x, cache)
         return (feed_forward(layer, config, x), cache), None
 
-    return jax.lax.scan(step, (x, cache), jnp.arange(count))[0]
+    return jax.lax.scan(step, (x, cache), jnp.arange(count, dtype=jnp.int32))[0]
 
 
 def _attention_block(
@@ -125,7 +130,7 @@ def _attention_block(
     else:
         cache = _write(cache, index, positions, k, v)
         keys, values = cache.k[index], cache.v[index]
-        key_positions = jnp.broadcast_to(jnp.arange(cache.length), (x.shape[0], cache.length))
+        key_positions = jnp.broadcast_to(jnp.arange(cache.length, dtype=jnp.int32), (x.shape[0], cache.length))
     h = attention(config, q, keys, values, positions, key_positions, window)
     h = linear(h, layer.o, layer.o_bias)
     if layer.attn_post_norm is not None:
@@ -135,7 +140,7 @@ def _attention_block(
 
 def _write(cache: KVCache, index: jax.Array | int, positions: jax.Array, k: jax.Array, v: jax.Array) -> KVCache:
     """Keys and values [B, T, n_kv_heads, head_dim] into their slots; padding falls outside and is dropped."""
-    rows = jnp.arange(positions.shape[0])[:, None]
+    rows = jnp.arange(positions.shape[0], dtype=jnp.int32)[:, None]
     slots = jnp.where(positions < 0, cache.length, positions)
     return KVCache(
         cache.k.at[index, rows, :, slots].set(k.astype(cache.k.dtype), mode="drop"),

@@ -1,5 +1,7 @@
 """The language-model head: logits, and log-probabilities that never hold a row of logits longer than a chunk."""
 
+from functools import partial
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -17,11 +19,13 @@ def head_weight(params: Params) -> QuantTensor:
     return params.embedding if params.head is None else params.head
 
 
+@partial(jax.jit, static_argnames="config")
 def logits(params: Params, config: Config, hidden: jax.Array) -> jax.Array:
     """hidden [..., D] float32 -> [..., vocab] float32."""
     return soft_cap(linear(hidden, head_weight(params)), config.final_softcap)
 
 
+@partial(jax.jit, static_argnames="config")
 def token_logprobs(
     params: Params, config: Config, hidden: jax.Array, targets: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
@@ -40,19 +44,19 @@ def token_logprobs(
     def step(carry: tuple, begin: jax.Array) -> tuple[tuple, None]:
         peak, total, target, best = carry
         start = jnp.minimum(begin, vocab - size)  # the last chunk reaches back and hides what was counted
-        ids = start + jnp.arange(size)
+        ids = start + jnp.arange(size, dtype=jnp.int32)
         z = soft_cap(linear(hidden, weight.rows(start, size)), config.final_softcap)
         z = jnp.where(ids >= begin, z, -jnp.inf)
         high = z.max(-1)
         new_peak = jnp.maximum(peak, high)
         total = total * jnp.exp(peak - new_peak) + jnp.exp(z - new_peak[:, None]).sum(-1)
-        best = jnp.where(high > peak, start + z.argmax(-1), best)
+        best = jnp.where(high > peak, start + jax.lax.argmax(z, 1, jnp.int32), best)
         inside = (targets >= begin) & (targets < start + size)
         picked = jnp.take_along_axis(z, jnp.clip(targets - start, 0, size - 1)[:, None], 1)[:, 0]
         return (new_peak, total, jnp.where(inside, picked, target), best), None
 
     n = hidden.shape[0]
-    nothing = jnp.full(n, -jnp.inf)
-    init = (nothing, jnp.zeros(n), nothing, jnp.zeros(n, jnp.int32))
-    (peak, total, target, best), _ = jax.lax.scan(step, init, jnp.arange(0, vocab, size))
+    nothing = jnp.full(n, -jnp.inf, jnp.float32)
+    init = (nothing, jnp.zeros_like(nothing), nothing, jnp.zeros(n, jnp.int32))
+    (peak, total, target, best), _ = jax.lax.scan(step, init, jnp.arange(0, vocab, size, dtype=jnp.int32))
     return target - peak - jnp.log(total), best

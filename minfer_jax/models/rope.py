@@ -48,7 +48,7 @@ def _yarn_ramp(rope: Rope) -> np.ndarray:
 def angles(freqs: jax.Array, positions: jax.Array, scale: float) -> tuple[jax.Array, jax.Array]:
     """cos and sin, [tables, B, T, dim / 2] float32, for freqs [tables, dim / 2] and positions [B, T] int32."""
     theta = positions.astype(jnp.float32)[None, :, :, None] * freqs[:, None, None, :]
-    scales = jnp.ones(freqs.shape[0]).at[0].set(scale)[:, None, None, None]
+    scales = jnp.ones(freqs.shape[0], jnp.float32).at[0].set(scale)[:, None, None, None]
     return jnp.cos(theta) * scales, jnp.sin(theta) * scales
 
 

@@ -1,13 +1,13 @@
 """The persistent compilation cache: a program compiled once on a machine is not compiled again in the next process."""
 
 import logging
-import os
 import tempfile
 from functools import cache
 
 import jax
 
 from minfer_jax.env import cache_dir
+from minfer_jax.errors import ArgumentError
 
 log = logging.getLogger("minfer_jax")
 
@@ -21,12 +21,12 @@ def enable_compile_cache() -> None:
     """
     if jax.config.jax_compilation_cache_dir is not None:  # pyright: ignore[reportAttributeAccessIssue]
         return
-    folder = cache_dir() / "compiled"
     try:
+        folder = cache_dir() / "compiled"
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        log.warning("compiled programs are not kept: %s cannot be written (%s)", folder, os.strerror(error.errno or 0))
+    except (OSError, ArgumentError) as error:
+        log.warning("compiled programs are not kept: the cache folder cannot be written (%s)", error)
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -168,7 +168,32 @@ def test_wrong_shapes_are_refused(model):
 def test_positions_are_data(model):
     """One executable serves every position."""
     chex.clear_trace_counter()
-    step = jax.jit(chex.assert_max_traces(mj.forward, n=1), static_argnums=1)
+    step = jax.jit(chex.assert_max_traces(lambda *arguments: mj.forward(*arguments), n=1), static_argnums=1)
     cache = mj.init_cache(model.config, 1, 16)
     for place in (0, 1, 15):
         step(model.params, model.config, jnp.array([[3]]), jnp.array([[place]]), cache)
+
+
+def test_calls_outside_jit_compile_once(model):
+    """Called by hand in a loop, nothing is traced or compiled again."""
+    tokens, positions = batch()
+    mj.forward(model.params, model.config, tokens, positions)
+    before = mj.forward._cache_size()
+    for shift in range(3):
+        hidden, _ = mj.hidden_states(model.params, model.config, tokens + shift, positions)
+        mj.forward(model.params, model.config, tokens + shift, positions)
+        mj.token_logprobs(model.params, model.config, hidden.reshape(B * T, -1), tokens.reshape(-1))
+    assert mj.forward._cache_size() == before
+
+
+def test_x64_mode_changes_nothing(model):
+    """The dtypes are ours, whatever jax_enable_x64 makes of Python numbers."""
+    tokens, positions = batch()
+    expected = mj.forward(model.params, model.config, tokens, positions)[0]
+    with jax.enable_x64(True):
+        cache = mj.init_cache(model.config, B, 8)
+        out, cache = mj.forward(model.params, model.config, tokens, positions, cache)
+        hidden, _ = mj.hidden_states(model.params, model.config, tokens, positions)
+        logprob, greedy = mj.token_logprobs(model.params, model.config, hidden[0], tokens[0])
+    chex.assert_type((out, cache.k, logprob, greedy), (jnp.float32, jnp.float32, jnp.float32, jnp.int32))
+    np.testing.assert_allclose(out, expected, atol=2e-4)
