@@ -5,7 +5,7 @@ number of steps are shapes: positions, limits, stop ids and sampler settings are
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
@@ -127,7 +127,12 @@ def first_tokens(
     return state, jax.tree.map(lambda x: x[None], out)
 
 
-@partial(jax.jit, static_argnames=("config", "steps", "early_exit"), donate_argnames=("cache", "state"))
+@partial(
+    jax.jit,
+    static_argnames=("config", "steps", "early_exit"),
+    donate_argnames=("cache", "state"),
+    compiler_options=programs.COMPILER_OPTIONS,
+)
 def decode(
     params: Params,
     config: Config,
@@ -148,13 +153,7 @@ def decode(
     The cache and the state are consumed.
     """
     rows = state.token.shape[0]
-    state = DecodeState(
-        state.token,
-        jnp.where(cancelled, -1, state.position),
-        state.remaining,
-        state.in_prompt,
-        state.counts,
-    )
+    state = replace(state, position=jnp.where(cancelled, -1, state.position))
     blank = (jnp.full((steps, rows), NOTHING, jnp.int32), jnp.zeros((steps, rows)))
 
     def wanted(carry: tuple) -> jax.Array:

@@ -40,9 +40,11 @@ def test_j01_lengths_settings_and_limits_compile_a_bounded_number_of_programs(
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
         for n in range(1, 65):
             generate(smol_model, [5] * n, max_tokens=2, sampler=GREEDY)
+        generate(smol_model, [5], max_tokens=45, sampler=GREEDY, stop_ids=[])
         names = compiled(caplog)
         assert {"jit(prefill)", "jit(first_tokens)", "jit(decode)"} <= set(names)
-        assert len(names) <= 10, names  # five prompt buckets, first tokens, decoding, the zeros of a cache
+        # Five prompt buckets, first tokens, the zeros of a cache, decoding: on an accelerator with three trip counts.
+        assert len(names) <= (10 if jax.default_backend() == "cpu" else 12), names
 
         caplog.clear()
         for max_tokens in (1, 3, 7, 20):
@@ -151,7 +153,8 @@ def test_seeds_reproduce_the_text_in_any_portions(smol_model: Model) -> None:
     hot = Sampler(temperature=1.5, top_k=0, top_p=1, min_p=0, seed=11)
     text = generate(smol_model, "Once", max_tokens=20, sampler=hot, stop_ids=[])
     again = stream(smol_model, "Once", max_tokens=20, sampler=hot, stop_ids=[])
-    assert "".join(again) == text.text and again.result == text
+    assert "".join(again) == text.text and again.result is not None and again.result.tokens == text.tokens
+    np.testing.assert_allclose(again.result.token_logprobs, text.token_logprobs, atol=1e-4)  # other trip counts
     rows = generate_batch(smol_model, ["Once", "Once"], max_tokens=20, sampler=hot, stop_ids=[])
     assert rows[0].tokens == text.tokens and rows[1].tokens != text.tokens
     assert generate(smol_model, "Once", max_tokens=20, sampler=replace(hot, seed=12), stop_ids=[]).text != text.text
