@@ -1,11 +1,22 @@
 """Checks that arguments of many functions share."""
 
 import operator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from minfer_jax.errors import ArgumentError
+
+
+def check_iterable(name: str, value: Any) -> Iterator[Any]:
+    """An iterator over many inputs; one string is not many, and a set has no order.
+
+    Raises ArgumentError naming the argument.
+    """
+    if isinstance(value, str | bytes | set | frozenset) or not isinstance(value, Iterable):
+        raise ArgumentError(f"{name} is {value!r:.80}; give a list or another ordered iterable")
+    return iter(value)
 
 
 def check_integer(name: str, value: Any, at_least: int) -> int:

@@ -17,6 +17,7 @@ import numpy as np
 from minfer_jax.arguments import check_integer
 from minfer_jax.errors import ArgumentError
 
+_LARGEST = 1e30  # no setting has a use beyond it, and float32 can still multiply with it
 _COLDEST = 1e-5  # below this temperature nothing but the best token has a chance that float32 could tell from none
 
 
@@ -55,12 +56,12 @@ class Sampler:
         check_integer("top_k", self.top_k, 0)
         _number("top_p", self.top_p, 0, 1)
         _number("min_p", self.min_p, 0, 1)
-        if _number("repetition_penalty", self.repetition_penalty) <= 0:
+        if np.float32(_number("repetition_penalty", self.repetition_penalty)) <= 0:
             raise ArgumentError(f"repetition_penalty is {self.repetition_penalty!r}; give a number above 0 (1 is off)")
         _number("frequency_penalty", self.frequency_penalty)
         _number("presence_penalty", self.presence_penalty)
         if self.seed is not None:
-            check_integer("seed", self.seed, 0)
+            object.__setattr__(self, "seed", check_integer("seed", self.seed, 0))
         if not isinstance(self.logit_bias, Mapping):
             raise ArgumentError(f"logit_bias is {self.logit_bias!r}; give a mapping of token ids to numbers")
         for token, bias in self.logit_bias.items():
@@ -206,7 +207,7 @@ def _keep_heaviest(z: jax.Array, weights: jax.Array, target: jax.Array) -> jax.A
 def _number(name: str, value: Any, low: float = -math.inf, high: float = math.inf) -> float:
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
         raise ArgumentError(f"{name} is {value!r}; give a number")
-    if not math.isfinite(value) or not low <= value <= high:
-        bounds = {(0, math.inf): "of at least 0", (0, 1): "between 0 and 1"}.get((low, high), "that is finite")
+    if not abs(value) <= _LARGEST or not low <= value <= high:  # NaN fails the first
+        bounds = {(0, math.inf): "of at least 0", (0, 1): "between 0 and 1"}.get((low, high), "that float32 can hold")
         raise ArgumentError(f"{name} is {value!r}; give a number {bounds}")
     return float(value)

@@ -55,7 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"minfer-jax {version('minfer-jax')}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, module in _COMMANDS.items():
-        summary = (module.__doc__ or "").split("\n")[0].rstrip(".")
+        summary = (module.__doc__ or name).split("\n")[0].rstrip(".")  # python -OO has no docstrings
         command = commands.add_parser(
             name,
             help=summary[0].lower() + summary[1:],

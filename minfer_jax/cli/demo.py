@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
             (f"{name}", f"{value:6.2f} s", f"{counts[name]} {units[name]}" if name in counts else "")
             for name, value in seconds.items()
         )
-        say("\nTimes hold what was compiled on the way; the programs are kept, so a second run is quicker.\n")
+        say("\nCompiled programs are kept: times of a first run hold their compilation, later ones do not.\n")
     return 0
 
 

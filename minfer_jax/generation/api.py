@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
-from minfer_jax.errors import ArgumentError, naming
+from minfer_jax.arguments import check_iterable
+from minfer_jax.errors import naming
 from minfer_jax.generation.output import Generation
 from minfer_jax.generation.run import Run
 from minfer_jax.model import Model
@@ -104,10 +105,9 @@ def generate_batch(
     The cache holds all rows at the length of the longest. Errors name the prompt by its index from 0, which is
     ``error.index`` too.
     """
-    if isinstance(prompts, str) or not isinstance(prompts, Iterable):
-        raise ArgumentError(f"prompts is {prompts!r:.80}; give a list of prompts")
     where = partial(naming, "prompt")
-    run = Run(model, list(prompts), where, max_tokens, sampler, stop, stop_ids, parse_special, first_portion=MAX_STEPS)
+    prompts = list(check_iterable("prompts", prompts))
+    run = Run(model, prompts, where, max_tokens, sampler, stop, stop_ids, parse_special, first_portion=MAX_STEPS)
     return run.finish()
 
 

@@ -22,6 +22,7 @@ class Generation(Record):
         temperature).
     finish_reason: "stop" (an end id or a stop string) or "length" (max_tokens, or the context is full).
     stopped_by: the end id or the stop string, None for "length".
+    end_logprob: log-probability of the end id, None where no end id was drawn.
     n_prompt: tokens of the prompt. seed: the one that was used; the same call with it gives the same text.
     """
 
@@ -30,6 +31,7 @@ class Generation(Record):
     token_logprobs: list[float]
     finish_reason: str
     stopped_by: int | str | None
+    end_logprob: float | None
     n_prompt: int
     seed: int
 
@@ -54,6 +56,7 @@ class Row:
         self.pieces: list[str] = []
         self.finish_reason: str | None = None
         self.stopped_by: int | str | None = None
+        self.end_logprob: float | None = None
         self._ends = ends
         self._matcher = StopMatcher(stops)
         self._decoder = decoder
@@ -61,6 +64,7 @@ class Row:
     def push(self, token: int, logprob: float, limit: int) -> str:
         """Take a token; give the text that it makes certain, all that is left if the row ends with it."""
         if self._ends[token]:
+            self.end_logprob = logprob
             return self.finish("stop", token)
         self.tokens.append(token)
         self.token_logprobs.append(logprob)
@@ -89,6 +93,7 @@ class Row:
             token_logprobs=self.token_logprobs,
             finish_reason=self.finish_reason,
             stopped_by=self.stopped_by,
+            end_logprob=self.end_logprob,
             n_prompt=self.n_prompt,
             seed=seed,
         )

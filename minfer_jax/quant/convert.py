@@ -24,7 +24,7 @@ log = logging.getLogger("minfer_jax")
 
 _PLAIN_NAMES = {dtype: name for name, dtype in formats.PLAIN.items()}
 
-_CHUNK_WEIGHTS = 1 << 18
+_CHUNK_WEIGHTS = 1 << 19
 
 
 def to_stack(parts: Sequence[RawTensor], implementation: str, dtype: str) -> QuantTensor:

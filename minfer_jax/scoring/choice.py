@@ -7,6 +7,7 @@ from itertools import islice
 
 import numpy as np
 
+from minfer_jax.arguments import check_iterable
 from minfer_jax.errors import ArgumentError, Naming, naming, unnamed
 from minfer_jax.model import Model
 from minfer_jax.progress import progress_bar
@@ -57,7 +58,7 @@ def _answer(
     checked: list[tuple[str, list[str]]] = []
     pairs: list[EncodedPair] = []
     owners: list[tuple[int, int]] = []
-    for i, question in enumerate(questions):
+    for i, question in enumerate(check_iterable("questions", questions)):
         with where(i):
             context, choices = _check(question)
             for j, choice in enumerate(choices):

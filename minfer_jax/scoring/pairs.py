@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from minfer_jax.arguments import check_iterable
 from minfer_jax.errors import ArgumentError, Naming, naming
 from minfer_jax.model import Model
 from minfer_jax.progress import progress_bar
@@ -86,7 +87,7 @@ def score_stream(
 
     What has been yielded before an error stays with the caller.
     """
-    rest = iter(pairs)
+    rest = check_iterable("pairs", pairs)
     first = 0
     merged = 0
     total = len(pairs) if isinstance(pairs, Sized) else None

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import pairwise
 
-from minfer_jax.errors import ArgumentError, Naming, naming
+from minfer_jax.arguments import check_iterable
+from minfer_jax.errors import Naming, naming
 from minfer_jax.model import Model
 from minfer_jax.progress import progress_bar
 from minfer_jax.scoring.batches import score_suffixes
@@ -29,10 +30,8 @@ def score_texts(
 
     Raises ArgumentError or TokenizerError naming the text by its index, NumericsError (a value is not finite).
     """
-    if isinstance(texts, str):
-        raise ArgumentError("texts is one string; give a list of texts")
     encoded = []
-    for i, text in enumerate(texts):
+    for i, text in enumerate(check_iterable("texts", texts)):
         with naming("text", i):
             encoded.append(model.tokenizer.encode(text, parse_special=parse_special))
     where = partial(naming, "text")

@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from minfer_jax.arguments import check_iterable
 from minfer_jax.errors import ArgumentError, ContextLengthError, Naming, naming
 from minfer_jax.model import Model
 from minfer_jax.progress import progress_bar
@@ -35,7 +36,7 @@ def score_tokens(
     exceeds n_ctx), NumericsError (a log-probability is not finite).
     """
     checked = []
-    for i, pair in enumerate(pairs):
+    for i, pair in enumerate(check_iterable("pairs", pairs)):
         with naming("pair", i):
             checked.append(_check(model, pair))
     with progress_bar("scoring", len(checked), "pair", progress) as bar:

@@ -174,6 +174,8 @@ class Tokenizer:
 
     def check_ids(self, ids: Iterable[int]) -> list[int]:
         """Return the ids as plain integers. Raises ArgumentError unless all are integers inside the vocabulary."""
+        if isinstance(ids, set | frozenset):
+            raise ArgumentError(f"ids must be in order, not a set: {_shown(ids)}")
         if isinstance(ids, Iterable) and not (isinstance(ids, Sequence) or hasattr(ids, "__array__")):
             ids = list(ids)
         try:

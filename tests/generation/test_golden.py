@@ -67,6 +67,7 @@ def test_e02_chat_turn_ends_smol135(smol_model: Model) -> None:
     out = generate(smol_model, case["prompt_ids"], max_tokens=40, sampler=GREEDY)
     assert (out.tokens, out.finish_reason, out.stopped_by) == (case["ids"][:-1], "stop", 2)
     assert out.text == "1. Red\n2. Blue\n3. Green"
+    assert out.end_logprob == pytest.approx(case["logprobs"][len(out.tokens)], abs=1e-3)  # S01: of the EOS step, too
 
 
 def test_e02_stop_ids_are_the_callers(smol_model: Model) -> None:
@@ -75,6 +76,7 @@ def test_e02_stop_ids_are_the_callers(smol_model: Model) -> None:
     assert on.tokens[:12] == case["ids"] and len(on.tokens) == 14 and on.finish_reason == "length"
     early = generate(smol_model, case["prompt_ids"], max_tokens=14, sampler=GREEDY, stop_ids=[10062])
     assert (early.tokens, early.stopped_by) == (case["ids"][:6], 10062)
+    assert on.end_logprob is None and early.end_logprob == pytest.approx(case["logprobs"][6], abs=1e-3)
     at_once = generate(smol_model, case["prompt_ids"], max_tokens=14, sampler=GREEDY, stop_ids=[case["ids"][0]])
     assert (at_once.text, at_once.tokens, at_once.finish_reason) == ("", [], "stop")
     with pytest.raises(ArgumentError, match="49152"):
@@ -98,6 +100,6 @@ def test_t08_an_id_without_a_token_is_empty_text_and_no_end(qwen_model: Model) -
 
 
 def test_t08_ids_out_of_range_never_reach_the_device(smol_model: Model) -> None:
-    for bad in ([-1], [49152], [2**31], [1.5], ["1"], [[1]], 7):
+    for bad in ([-1], [49152], [2**31], [1.5], ["1"], [[1]], 7, {1, 2}):
         with pytest.raises(ArgumentError):
             generate(smol_model, bad, max_tokens=1)

@@ -212,3 +212,23 @@ def test_e04_good_values_of_any_number_type() -> None:
 
 def test_e04_fresh_seeds_differ() -> None:
     assert max(Counter(fresh_seed() for _ in range(100)).values()) == 1
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"temperature": 1e39},
+        {"repetition_penalty": 1e39},
+        {"repetition_penalty": 1e-46},
+        {"frequency_penalty": -1e39},
+        {"presence_penalty": 1e39},
+        {"logit_bias": {3: 1e39}},
+    ],
+)
+def test_e04_numbers_beyond_float32_are_refused(field: dict) -> None:
+    with pytest.raises(ArgumentError, match=next(iter(field))):
+        Sampler(**field)
+
+
+def test_a_numpy_seed_becomes_a_plain_one() -> None:
+    assert type(Sampler(seed=np.int64(3)).seed) is int
