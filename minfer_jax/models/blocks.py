@@ -1,5 +1,7 @@
 """The blocks that every architecture shares. All activations are float32; only matmul knows weight formats."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 
@@ -8,7 +10,7 @@ from minfer_jax.models.params import Layer
 from minfer_jax.models.rope import rotate
 from minfer_jax.quant import QuantTensor, matmul
 
-_QUERY_CHUNK = 512  # queries at a time, where it divides T: scores then hold B x heads x this x keys
+_MOST_SCORES = 1 << 25  # attention scores that exist at a time: 128 MiB
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
@@ -73,14 +75,20 @@ def attention(
         out = jnp.einsum("bkgts,bksd->btkgd", weights, v.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
         return out.reshape(B, q.shape[1], H * D)
 
-    if T <= _QUERY_CHUNK or T % _QUERY_CHUNK:
+    t = _query_chunk(T, B * H * k.shape[2])
+    if t == T:
         return block((q, query_positions))
-    n = T // _QUERY_CHUNK
     chunks = (
-        jnp.moveaxis(q.reshape(B, n, _QUERY_CHUNK, H, D), 1, 0),
-        jnp.moveaxis(query_positions.reshape(B, n, _QUERY_CHUNK), 1, 0),
+        jnp.moveaxis(q.reshape(B, T // t, t, H, D), 1, 0),
+        jnp.moveaxis(query_positions.reshape(B, T // t, t), 1, 0),
     )
     return jnp.moveaxis(jax.lax.map(block, chunks), 0, 1).reshape(B, T, H * D)
+
+
+def _query_chunk(n: int, scores_per_query: int) -> int:
+    """How many of n queries attend at a time: the largest power of two that divides n and fits, or all that fit."""
+    most = max(1, _MOST_SCORES // max(1, scores_per_query))
+    return n if n <= most else math.gcd(n, 1 << (most.bit_length() - 1))
 
 
 def feed_forward(layer: Layer, config: Config, x: jax.Array) -> jax.Array:

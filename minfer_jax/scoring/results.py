@@ -31,7 +31,8 @@ class TextScore(Record):
     """Log-probability of every token of a text.
 
     tokens: ids of the text, without what stands before them. prefix: the BOS that stood before the text, or nothing.
-    token_logprobs: one value per id; the first is None where nothing stood before it.
+    token_logprobs: one value per id; the first is None where nothing stood before it (``np.array(.., float)`` makes
+        it NaN).
     logprob: sum of the values there are.
     windows: how many context windows it took; in each, the first ids see no further back than its beginning.
     """

@@ -120,9 +120,10 @@ def test_token_logprobs_over_several_chunks(model, vocab):
     np.testing.assert_array_equal(greedy, tied)
 
 
-def test_attention_equals_float64(model):
+def test_attention_equals_float64(model, monkeypatch):
     """Grouped heads, window, padding keys and the query chunks, against a plain numpy attention."""
     config = model.config
+    monkeypatch.setattr(blocks, "_MOST_SCORES", 128 * 1024 * config.n_heads)  # eight chunks of queries
     H, G, D, S = config.n_heads, config.n_kv_heads, config.head_dim, 1024
     rng = np.random.default_rng(0)
     q, k, v = (rng.normal(size=(1, S, n, D)).astype(np.float32) for n in (H, G, G))
@@ -138,6 +139,15 @@ def test_attention_equals_float64(model):
             weights = np.exp(scores - scores.max(-1, keepdims=True))
             weights /= weights.sum(-1, keepdims=True)
             np.testing.assert_allclose(out[0, :, h * D : (h + 1) * D], weights @ v[0, :, h // (H // G)], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("n", "per_query", "chunk"),
+    [(512, 2**16, 512), (768, 2**16, 256), (1024, 2**16, 512), (1, 2**30, 1), (24, 2**22, 8), (7, 2**24, 1), (0, 0, 0)],
+)
+def test_query_chunks_divide_and_fit(n, per_query, chunk):
+    assert blocks._query_chunk(n, per_query) == chunk
+    assert chunk * per_query <= 2**25 or chunk == 1
 
 
 def test_a_bfloat16_cache(model):
