@@ -56,7 +56,11 @@ def add_parse_special(parser: argparse.ArgumentParser) -> None:
 def add_loading(parser: argparse.ArgumentParser, n_ctx: bool = True) -> None:
     """How MODEL is loaded. n_ctx: whether its context window is an option."""
     group = parser.add_argument_group("loading")
-    group.add_argument("--implementation", metavar="NAME", help="dense: weights expanded at load (default); xla: kept packed, less memory, slower generation")
+    group.add_argument(
+        "--implementation",
+        metavar="NAME",
+        help="dense: weights expanded at load (default); xla: kept packed, less memory, slower generation",
+    )
     group.add_argument("--dtype", metavar="NAME", help="of expanded weights: float32 (default) or bfloat16")
     if n_ctx:
         group.add_argument("--n-ctx", type=int, metavar="N", help="context window in tokens (default: as in training)")
