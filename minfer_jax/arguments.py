@@ -1,7 +1,7 @@
 """Checks that arguments of many functions share."""
 
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,12 @@ def check_iterable(name: str, value: Any) -> Iterator[Any]:
 
     Raises ArgumentError naming the argument.
     """
-    if isinstance(value, str | bytes | set | frozenset) or not isinstance(value, Iterable):
-        raise ArgumentError(f"{name} is {value!r:.80}; give a list or another ordered iterable")
-    return iter(value)
+    try:
+        if not isinstance(value, str | bytes | set | frozenset):
+            return iter(value)
+    except TypeError:  # asked, not told by its type: an array of no dimension says that it can be iterated
+        pass
+    raise ArgumentError(f"{name} is {value!r:.80}; give a list or another ordered iterable")
 
 
 def check_integer(name: str, value: Any, at_least: int) -> int:

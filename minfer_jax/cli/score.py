@@ -6,7 +6,8 @@ One request comes from options: --context with one --continuation, or with sever
 
 Many come as JSON lines from FILE or stdin ("-"), each an object with context and continuation, context and choices,
 or text; other fields are ignored, id is handed through. The results are JSON lines in the same order, in blocks of 512
-rows. A bad row becomes {"line", "error"} there and a line on stderr; the rest is scored and the exit code is 1.
+rows, the last at the end of the input. A bad row becomes {"line", "error"} there and a line on stderr; the rest is
+scored and the exit code is 1.
 
 A continuation or choice after a word wants its leading space: " Paris".
 """

@@ -23,7 +23,7 @@ def check_stop_ids(model: Model, stop_ids: Iterable[int] | None) -> list[int]:
     if stop_ids is None:
         return sorted(model.tokenizer.eog_ids)
     with naming("stop_ids"):
-        return model.tokenizer.check_ids(sorted(stop_ids) if isinstance(stop_ids, set | frozenset) else stop_ids)
+        return model.tokenizer.check_ids(list(stop_ids) if isinstance(stop_ids, set | frozenset) else stop_ids)
 
 
 def check_stops(stop: str | Sequence[str]) -> tuple[str, ...]:

@@ -85,12 +85,23 @@ def score_stream(
 ) -> Iterator[Score]:
     """As :func:`score`, one by one: a few thousand pairs are read ahead, and nothing else is kept.
 
-    What has been yielded before an error stays with the caller.
+    What has been yielded before an error stays with the caller. That ``pairs`` can be iterated is checked at once.
     """
     rest = check_iterable("pairs", pairs)
+    total = len(pairs) if isinstance(pairs, Sized) else None
+    return _stream(model, rest, total, parse_special, batch_tokens, progress)
+
+
+def _stream(
+    model: Model,
+    rest: Iterator[tuple[str, str]],
+    total: int | None,
+    parse_special: bool,
+    batch_tokens: int | None,
+    progress: bool | None,
+) -> Iterator[Score]:
     first = 0
     merged = 0
-    total = len(pairs) if isinstance(pairs, Sized) else None
     with progress_bar("scoring", total, "pair", progress) as bar:
         while window := list(islice(rest, _WINDOW)):
             encoded = []

@@ -72,7 +72,7 @@ def _llama_cpp(
     if len(ids) < 2 * n_ctx:
         raise ArgumentError(
             f"the text has {len(ids)} tokens and this protocol needs {2 * n_ctx}, two chunks of n_ctx; give more "
-            'text, a smaller n_ctx, or protocol="rolling"'
+            'text, a smaller n_ctx (--n-ctx), or protocol "rolling" (--protocol rolling)'
         )
     prefix = model.tokenizer.prefix_ids()
     n = min(len(ids) // n_ctx, max_chunks or len(ids))

@@ -92,7 +92,7 @@ def check_fits(model: Model, continuation: Sequence[int]) -> None:
 
 def _check(model: Model, pair: TokenPair) -> TokenPair:
     try:
-        context, continuation = pair
+        context, continuation = check_iterable("pair", pair)
     except (TypeError, ValueError):
         raise ArgumentError(f"got {pair!r:.80}; give (context ids, continuation ids)") from None
     context, continuation = model.tokenizer.check_ids(context), model.tokenizer.check_ids(continuation)

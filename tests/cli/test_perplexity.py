@@ -38,7 +38,7 @@ def test_perplexity_bad_input_is_one_line(run, smol135: Path, tmp_path: Path) ->
     assert_one_error(run("perplexity", smol135, tmp_path / "no.txt"), "no.txt", "No such file")
     (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
     assert_one_error(run("perplexity", smol135, tmp_path / "latin.txt"), "latin.txt", "byte 3", "UTF-8")
-    assert_one_error(run("perplexity", smol135, "-", stdin=b"short"), "1024")
+    assert_one_error(run("perplexity", smol135, "-", stdin=b"short"), "1024", "--n-ctx", "--protocol rolling")
     assert_one_error(run("perplexity", smol135, "-", "--protocol", "rolling", stdin=b""), "empty")
     assert run("perplexity", smol135, "-", "--protocol", "guess").code == 2
 

@@ -35,6 +35,8 @@ def test_help_and_version() -> None:
     assert done.returncode == 0
     for command in ("info", "score", "perplexity", "generate", "chat", "demo"):
         assert f"  {command}" in done.stdout
+    bare = subprocess.run([sys.executable, "-OO", *COMMAND[1:], "--help"], capture_output=True, text=True, timeout=120)
+    assert bare.returncode == 0 and "  perplexity" in bare.stdout, bare.stderr  # no docstrings there
     assert finish("--version").stdout.startswith("minfer-jax ")
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from minfer_jax.cli import score
 from minfer_jax.tokenizer import Tokenizer
 from tests.cli.conftest import assert_one_error
 from tests.tiny import CASES
@@ -168,3 +169,7 @@ def test_score_wrong_usage(run, options: list[str]) -> None:
 def test_n01_refused_loading_options_are_named(run, tiny_gguf, option: str, value: str) -> None:
     outcome = run("score", tiny_gguf(next(iter(CASES))), "--text", "a", option, value)
     assert_one_error(outcome, value)
+
+
+def test_help_tells_when_rows_come_out(run) -> None:
+    assert f"blocks of {score._TOGETHER} rows" in " ".join(run("score", "--help").out.split())

@@ -232,3 +232,8 @@ def test_e04_numbers_beyond_float32_are_refused(field: dict) -> None:
 
 def test_a_numpy_seed_becomes_a_plain_one() -> None:
     assert type(Sampler(seed=np.int64(3)).seed) is int
+
+
+def test_numbers_that_no_float_holds_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="^temperature is"):
+        Sampler(temperature=10**400)

@@ -11,6 +11,7 @@ from minfer_jax.generation import Generation, generate, generate_batch, stream
 from minfer_jax.generation.output import Row
 from minfer_jax.model import Model
 from minfer_jax.sampling import Sampler
+from minfer_jax.scoring import score_tokens
 from tests.generation.golden import GOLDEN
 
 GREEDY = Sampler(temperature=0)
@@ -138,7 +139,7 @@ def test_an_empty_text_starts_from_bos_and_no_ids_are_refused(smol_model: Model)
     for bad, message in (([5, -1], "id -1 is outside"), ("\ud800", "the text holds the lone"), ([], "no tokens")):
         with pytest.raises(MinferError, match=f"^prompt 1: {message}"):
             generate_batch(smol_model, ["a", bad])
-    for bad in (5, "a", [[1]]):
+    for bad in (5, "a", [[1]], {"a", 1}):
         with pytest.raises(ArgumentError, match="^stop_ids: ids must be a flat sequence of integers"):
             generate(smol_model, "a", stop_ids=bad)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="^sampler is"):
@@ -154,6 +155,22 @@ def test_n01_logits_that_are_not_finite_are_an_error(smol_model: Model) -> None:
             generate_batch(broken, ["Hello", "you"], max_tokens=4, sampler=GREEDY)
         with pytest.raises(NumericsError):
             list(stream(broken, "Hello", max_tokens=4, sampler=Sampler(seed=1)))
+
+
+def test_s01_the_end_ids_log_probability_is_the_models_own(smol_model: Model) -> None:
+    end, ids = 2, COUNTING["prompt_ids"]
+    forced = Sampler(temperature=0, logit_bias={end: 1000.0})
+    out = generate(smol_model, ids, sampler=forced)
+    (wanted,) = score_tokens(smol_model, [(ids, [end])])
+    assert (out.tokens, out.stopped_by) == ([], end) and wanted.logprob < -1  # the bias is not in it
+    assert out.end_logprob == pytest.approx(wanted.logprob, abs=1e-4)
+    assert out.to_dict()["end_logprob"] == out.end_logprob
+    assert both(smol_model, ids, max_tokens=1, sampler=GREEDY).end_logprob is None
+
+
+def test_a_numpy_seed_goes_to_json(smol_model: Model) -> None:
+    out = generate(smol_model, "a", max_tokens=1, sampler=Sampler(seed=np.int64(3)))  # type: ignore[arg-type]
+    assert json.loads(json.dumps(out.to_dict()))["seed"] == 3
 
 
 def test_t03_control_tokens_of_a_prompt_only_on_request(smol_model: Model) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import minfer_jax as mj
@@ -80,6 +81,9 @@ def test_t08_unused_ids_have_a_score(qwen_model: Model) -> None:
         ([([1], [2]), ([1], [2] * 257)], r"^pair 1: the continuation has 257 tokens and the context window 256"),
         ([("ab", "cd")], r"^pair 0: "),
         ([([1.5], [2])], r"^pair 0: "),
+        ([([1], [2]), ({1, 2}, [3])], r"^pair 1: ids must be in order, not a set"),
+        ([([1], frozenset([2]))], r"^pair 0: ids must be in order, not a set"),
+        ([{(1,), (2,)}], r"^pair 0: got \{.*; give \(context ids, continuation ids\)"),
     ],
 )
 def test_bad_id_pairs(tiny_model: Model, pairs: list, message: str) -> None:
@@ -149,14 +153,15 @@ def test_nothing_in_gives_nothing_out(tiny_model: Model) -> None:
     assert multiple_choice_batch(tiny_model, []) == []
 
 
-@pytest.mark.parametrize("nothing", [None, 5, "text", {("a", "b")}])
-def test_inputs_that_are_not_many(smol_model: mj.Model, nothing: object) -> None:
+@pytest.mark.parametrize("nothing", [None, 5, "text", {("a", "b")}, np.array(5)])
+def test_inputs_that_are_not_many(tiny_model: Model, nothing: object) -> None:
     for call, name in (
         (mj.score, "pairs"),
+        (mj.score_stream, "pairs"),
         (mj.score_tokens, "pairs"),
         (mj.score_texts, "texts"),
         (mj.multiple_choice_batch, "questions"),
         (mj.generate_batch, "prompts"),
     ):
         with pytest.raises(mj.ArgumentError, match=f"^{name} is"):
-            call(smol_model, nothing)
+            call(tiny_model, nothing)
