@@ -62,7 +62,9 @@ def test_a_reader_that_leaves_ends_the_command_quietly(tiny_gguf) -> None:
 
 def test_ctrl_c_is_exit_code_130_without_traceback(tiny_gguf) -> None:
     command = [*COMMAND, "score", str(tiny_gguf(next(iter(CASES)))), "-"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    # Unbuffered: communicate() would not see what readline() had read ahead.
+    with subprocess.Popen(command, bufsize=0, **pipes) as process:
         assert process.stdin and process.stdout and process.stderr
         process.stdin.write(b'{"text": "the"}\n' * 512)  # one block of rows: its results come while stdin stays open
         process.stdin.flush()
