@@ -1,7 +1,6 @@
 """load(): from a name or path to a Model."""
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -67,10 +66,9 @@ def load(
     config = read_config(file.metadata, n_ctx)
     if config.n_ctx > config.n_ctx_train:
         log.warning("%s: n_ctx %d exceeds the training context %d", file.name, config.n_ctx, config.n_ctx_train)
-    with ThreadPoolExecutor(1) as pool:  # the vocabulary is built while the weights are converted
-        tokenizer = pool.submit(Tokenizer.from_metadata, file.metadata, pre=pre)
-        params = load_params(file.tensors, config, file.name, implementation, dtype)
-    return Model(config, params, tokenizer.result(), _provenance(file, config, implementation, dtype), file)
+    tokenizer = Tokenizer.from_metadata(file.metadata, pre=pre)
+    params = load_params(file.tensors, config, file.name, implementation, dtype)
+    return Model(config, params, tokenizer, _provenance(file, config, implementation, dtype), file)
 
 
 def _check_device() -> None:
