@@ -20,6 +20,7 @@ from minfer_jax.load import load
 from minfer_jax.model import Model
 from minfer_jax.models import Config, KVCache, Params, forward, hidden_states, init_cache, token_logprobs
 from minfer_jax.quant import QuantTensor, matmul
+from minfer_jax.runtime import CacheInfo, Runtime, TraceRecord
 from minfer_jax.sampling import Sampler
 from minfer_jax.scoring import (
     MultipleChoice,
@@ -39,6 +40,7 @@ from minfer_jax.tokenizer import Tokenizer
 __all__ = [
     "ArgumentError",
     "ChatTemplateError",
+    "CacheInfo",
     "Config",
     "ContextLengthError",
     "GGUFError",
@@ -51,12 +53,14 @@ __all__ = [
     "Params",
     "Perplexity",
     "QuantTensor",
+    "Runtime",
     "Sampler",
     "Score",
     "TextScore",
     "TextStream",
     "Tokenizer",
     "TokenizerError",
+    "TraceRecord",
     "UnsupportedError",
     "forward",
     "generate",

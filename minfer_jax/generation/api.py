@@ -6,8 +6,9 @@ from functools import partial
 
 from minfer_jax.arguments import check_iterable
 from minfer_jax.errors import naming
+from minfer_jax.generation.arguments import LogitsProcessor
 from minfer_jax.generation.output import Generation
-from minfer_jax.generation.run import Run
+from minfer_jax.generation.run import Request, Run
 from minfer_jax.model import Model
 from minfer_jax.runtime.buckets import MAX_STEPS
 from minfer_jax.sampling import Sampler
@@ -54,6 +55,7 @@ def generate(
     stop: str | Sequence[str] = (),
     stop_ids: Iterable[int] | None = None,
     parse_special: bool = False,
+    logits_processors: Iterable[LogitsProcessor] = (),
 ) -> Generation:
     """Continue a prompt.
 
@@ -66,11 +68,15 @@ def generate(
         token boundaries; empty strings are ignored.
     stop_ids: token ids that end the text; None: ``model.tokenizer.eog_ids``, an empty list: none.
     parse_special: match control tokens (``<|im_end|>``) in a prompt that is text; without it they are plain text.
+    logits_processors: functions ``(ids, logits) -> logits`` that change the model's logits before the sampler sees
+        them; ids are those of prompt and output so far, logits a float32 [vocab] array of the function's own. Each
+        token's logits then come to the host, which is slower than drawing many tokens on the device.
 
     Raises ArgumentError naming the argument; TokenizerError; ContextLengthError when the prompt leaves no room;
     NumericsError when the model's logits are not finite.
     """
-    run = Run(model, [prompt], _prompt, max_tokens, sampler, stop, stop_ids, parse_special, first_portion=MAX_STEPS)
+    request = Request(max_tokens, sampler, stop, stop_ids, parse_special, logits_processors)
+    run = Run(model, [prompt], _prompt, request, first_portion=MAX_STEPS)
     return run.finish()[0]
 
 
@@ -83,9 +89,11 @@ def stream(
     stop: str | Sequence[str] = (),
     stop_ids: Iterable[int] | None = None,
     parse_special: bool = False,
+    logits_processors: Iterable[LogitsProcessor] = (),
 ) -> TextStream:
     """As :func:`generate`, but an iterator over pieces of the text. Arguments are checked at once."""
-    run = Run(model, [prompt], _prompt, max_tokens, sampler, stop, stop_ids, parse_special, first_portion=1)
+    request = Request(max_tokens, sampler, stop, stop_ids, parse_special, logits_processors)
+    run = Run(model, [prompt], _prompt, request, first_portion=1)
     return TextStream(run)
 
 
@@ -98,6 +106,7 @@ def generate_batch(
     stop: str | Sequence[str] = (),
     stop_ids: Iterable[int] | None = None,
     parse_special: bool = False,
+    logits_processors: Iterable[LogitsProcessor] = (),
 ) -> list[Generation]:
     """As :func:`generate` for many prompts, which run side by side as rows of one batch, however long each is.
 
@@ -107,7 +116,8 @@ def generate_batch(
     """
     where = partial(naming, "prompt")
     prompts = list(check_iterable("prompts", prompts))
-    run = Run(model, prompts, where, max_tokens, sampler, stop, stop_ids, parse_special, first_portion=MAX_STEPS)
+    request = Request(max_tokens, sampler, stop, stop_ids, parse_special, logits_processors)
+    run = Run(model, prompts, where, request, first_portion=MAX_STEPS)
     return run.finish()
 
 

@@ -1,10 +1,15 @@
 """Checking what a caller of generation gave; every message names the argument."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from minfer_jax.arguments import check_integer
+import numpy as np
+
+from minfer_jax.arguments import check_integer, check_iterable
 from minfer_jax.errors import ArgumentError, ContextLengthError, naming
 from minfer_jax.model import Model
+
+LogitsProcessor = Callable[[list[int], np.ndarray], np.ndarray]
+"""(ids of prompt and output so far, logits float32 [vocab]) -> logits float32 [vocab] to draw the next token from."""
 
 
 def prompt_ids(model: Model, prompt: str | Sequence[int], parse_special: bool) -> list[int]:
@@ -32,6 +37,25 @@ def check_stops(stop: str | Sequence[str]) -> tuple[str, ...]:
     if not isinstance(stops, Sequence) or not all(isinstance(s, str) for s in stops):
         raise ArgumentError(f"stop is {stop!r}; give a string or a list of strings")
     return tuple(stops)
+
+
+def check_processors(processors: Iterable[LogitsProcessor]) -> tuple[LogitsProcessor, ...]:
+    """The same as a tuple."""
+    checked = tuple(check_iterable("logits_processors", processors))
+    if not all(map(callable, checked)):
+        raise ArgumentError(f"logits_processors is {processors!r:.80}; give a list of functions (ids, logits)")
+    return checked
+
+
+def process_logits(processors: Sequence[LogitsProcessor], ids: list[int], logits: np.ndarray) -> np.ndarray:
+    """Logits [vocab] after all processors, each of which gets a list and an array of its own."""
+    for i, processor in enumerate(processors):
+        out = processor(list(ids), logits.copy())
+        if not isinstance(out, np.ndarray) or out.shape != logits.shape or out.dtype.kind != "f":
+            got = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else f"{out!r:.40}"
+            raise ArgumentError(f"logits_processors[{i}] returned {got}; return float32 {logits.shape}")
+        logits = out
+    return logits
 
 
 def check_max_tokens(value: int | None) -> int | None:

@@ -2,12 +2,15 @@
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from minfer_jax.runtime.keys import Shape
+
 _LADDER = tuple(sorted({2**i for i in range(31)} | {3 * 2**i for i in range(3, 29)}))  # 1 2 4 8 16 24 32 48 64 ..
-_MIN_TOKENS = 16
+_TOKENS = tuple(sorted({*_LADDER[4:], *(n << i for i in range(6, 28) for n in (5, 7))}))  # 16 24 .. 256 320 384 448 ..
+_MIN_TOKENS = _TOKENS[0]
 
 PREFILL_CHUNK = 512
 """Longer prompts go through the model this many tokens at a time."""
@@ -28,8 +31,9 @@ def round_up(n: int, at_least: int = 1) -> int:
 
 
 def token_bucket(n: int) -> int:
-    """Padded length of a run of n tokens (n >= 1); from 16 at most a third is padding."""
-    return round_up(n, _MIN_TOKENS)
+    """Padded length of a run of n tokens (n >= 1): two sizes an octave from 16, where at most a third is padding, and
+    four from 256, where at most a fifth is."""
+    return _TOKENS[bisect_left(_TOKENS, n)]
 
 
 def row_bucket(n: int) -> int:
@@ -44,12 +48,13 @@ def cache_bucket(n: int, n_ctx: int, outgrown: int = 0) -> int:
 
 
 def prompt_columns(longest: int) -> list[int]:
-    """Where the chunks of a prompt end, for rows aligned to the right; the last is the padded width.
+    """Where the chunks of a prompt end; the first takes what PREFILL_CHUNK leaves over, the others are full."""
+    return list(range((longest - 1) % PREFILL_CHUNK + 1, longest + 1, PREFILL_CHUNK))
 
-    The first chunk takes what PREFILL_CHUNK leaves over, padded to its bucket; the others are full.
-    """
-    first = (longest - 1) % PREFILL_CHUNK + 1
-    return list(range(token_bucket(first), token_bucket(first) + longest - first + 1, PREFILL_CHUNK))
+
+def pad_ended(ended: np.ndarray, rows: int) -> np.ndarray:
+    """bool [rows] from bool [n]: rows of padding have ended."""
+    return np.pad(ended, (0, rows - len(ended)), constant_values=True)
 
 
 def steps_bucket(n: int) -> int:
@@ -57,20 +62,83 @@ def steps_bucket(n: int) -> int:
     return next(steps for steps in _STEPS if steps >= n)
 
 
+def forward_bucket(exact: Shape) -> Shape:
+    """The bucket of a run of tokens through the model. A cache fixes the rows, and what is decoded is never padded."""
+    if exact.kind == "decode":
+        return exact
+    tokens = token_bucket(exact.tokens)
+    if exact.cache_length:
+        batch, tokens = exact.batch, min(tokens, exact.cache_length)
+    else:
+        batch = row_bucket(exact.batch)
+    slots = batch * tokens
+    if exact.n_out == exact.slots:
+        n_out = slots
+    else:  # tail rows stay fewer than all
+        n_out = min(round_up(exact.n_out), slots - 1)
+    return replace(exact, batch=batch, tokens=tokens, n_out=n_out)
+
+
+def pad_run(
+    tokens: np.ndarray, positions: np.ndarray, tail_ids: np.ndarray | None, shape: Shape
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """A run [B, T] and its tail_ids [n_out], padded to a shape: position -1 to the right and below, row 0 of the
+    logits once more."""
+    B, T = tokens.shape
+    fill = ((0, shape.batch - B), (0, shape.tokens - T))
+    if tail_ids is not None:
+        moved = tail_ids // T * shape.tokens + tail_ids % T
+        tail_ids = np.pad(moved.astype(np.int32), (0, shape.n_out - len(moved)))
+    return np.pad(tokens, fill), np.pad(positions, fill, constant_values=-1), tail_ids
+
+
 @dataclass(frozen=True)
 class Batch:
+    """Sequences that are scored by one program call.
+
+    members: (index in the caller's list, ids, how many of the last ids are targets). exact, bucket: its shape as it is
+    and padded.
+    """
+
+    members: tuple[tuple[int, Sequence[int], int], ...]
+    exact: Shape
+    bucket: Shape
+
+    def fill(self, shape: Shape) -> "Filled":
+        """The arrays at one of the two shapes."""
+        tokens = np.zeros((shape.batch, shape.tokens), np.int32)
+        positions = np.full((shape.batch, shape.tokens), -1, np.int32)
+        every_row = shape.n_out == shape.slots
+        tail_ids, targets = np.zeros(shape.n_out, np.int32), np.zeros(shape.n_out, np.int32)
+        rows = []
+        done = 0
+        for row, (_, ids, scored) in enumerate(self.members):
+            n = len(ids) - 1
+            tokens[row, :n] = ids[:-1]
+            positions[row, :n] = np.arange(n)
+            end = row * shape.tokens + n
+            here = slice(end - scored, end) if every_row else slice(done, done + scored)
+            tail_ids[here] = np.arange(end - scored, end)
+            targets[here] = ids[-scored:]
+            rows.append(here)
+            done += scored
+        return Filled(tokens, positions, None if every_row else tail_ids, targets, rows)
+
+
+@dataclass(frozen=True)
+class Filled:
     """Padded arrays for one scoring program call.
 
     tokens, positions: [B, T] int32 (positions -1 on padding). tail_ids: [n_out] int32, the rows of the B * T that are
     scored, padded with 0; None when all are, and n_out = B * T. targets: [n_out] int32, the id to score after each.
-    items: for each sequence in the batch, its index in the caller's list and its slice of the n_out rows.
+    rows: for each member of the batch its slice of the n_out.
     """
 
     tokens: np.ndarray
     positions: np.ndarray
     tail_ids: np.ndarray | None
     targets: np.ndarray
-    items: tuple[tuple[int, slice], ...]
+    rows: list[slice]
 
 
 def pack_sequences(
@@ -83,42 +151,24 @@ def pack_sequences(
 
     A batch's length is the bucket of its longest member; it holds what fits ``batch_tokens`` slots (one sequence
     always does) and is longer than a quarter of that. Its rows are a power of two, and its scored rows that share of
-    all slots, 1/16 to 1, which holds them.
+    all slots, 1/16 to 1, which holds them. Only a call that is one batch has an exact shape: where there are more,
+    their shapes are choices made here, not by the caller, and each is its own bucket.
     """
     order = sorted(range(len(sequences)), key=lambda i: (-len(sequences[i]), i))
     start = 0
     while start < len(order):
-        T = token_bucket(len(sequences[order[start]]) - 1)
+        longest = len(sequences[order[start]]) - 1
+        T = token_bucket(longest)
         end = min(len(order), start + _floor_power(max(1, batch_tokens // T)))
         while T > _MIN_TOKENS and len(sequences[order[end - 1]]) - 1 <= T // 4:
             end -= 1
-        members = order[start:end]
+        members = tuple((i, sequences[i], n_scored[i]) for i in order[start:end])
+        n_out = sum(scored for _, _, scored in members)
+        rows = row_bucket(len(members))
+        bucket = Shape("score", rows, T, _scored_bucket(n_out, rows * T))
+        exact = Shape("score", len(members), longest, n_out) if len(members) == len(order) else bucket
+        yield Batch(members, exact, bucket)
         start = end
-        yield _pack(members, sequences, n_scored, row_bucket(len(members)), T)
-
-
-def _pack(
-    members: Sequence[int], sequences: Sequence[Sequence[int]], n_scored: Sequence[int], rows: int, T: int
-) -> Batch:
-    tokens = np.zeros((rows, T), np.int32)
-    positions = np.full((rows, T), -1, np.int32)
-    n_out = _scored_bucket(sum(n_scored[index] for index in members), rows * T)
-    every_row = n_out == rows * T
-    tail_ids, targets = np.zeros(n_out, np.int32), np.zeros(n_out, np.int32)
-    items = []
-    done = 0
-    for row, index in enumerate(members):
-        ids = sequences[index]
-        n, scored = len(ids) - 1, n_scored[index]
-        tokens[row, :n] = ids[:-1]
-        positions[row, :n] = np.arange(n)
-        end = row * T + n
-        here = slice(end - scored, end) if every_row else slice(done, done + scored)
-        tail_ids[here] = np.arange(end - scored, end)
-        targets[here] = ids[-scored:]
-        items.append((index, here))
-        done += scored
-    return Batch(tokens, positions, None if every_row else tail_ids, targets, tuple(items))
 
 
 def _scored_bucket(n: int, slots: int) -> int:

@@ -1,4 +1,4 @@
-"""Token generation on the device: prompts into a cache, then many tokens per program call.
+"""The device's side of generation: the state of a batch, drawing tokens, and many tokens per program call.
 
 Everything is [B]-shaped; a row is one sequence and knows nothing of the others. Only B, the cache length and the
 number of steps are shapes: positions, limits, stop ids and sampler settings are data.
@@ -7,18 +7,16 @@ number of steps are shapes: positions, limits, stop ids and sampler settings are
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from minfer_jax.models.cache import KVCache, init_cache
+from minfer_jax.models.cache import KVCache
 from minfer_jax.models.config import Config
 from minfer_jax.models.forward import forward
 from minfer_jax.models.params import Params
-from minfer_jax.runtime import programs
-from minfer_jax.runtime.buckets import MAX_STEPS, cache_bucket, prompt_columns, steps_bucket
+from minfer_jax.runtime.programs import COMPILER_OPTIONS
 from minfer_jax.sampling import Settings, adjust_logits, sample
 
 NOTHING = -1
@@ -62,35 +60,13 @@ def start_state(prompts: Sequence[Sequence[int]], limits: Sequence[int], rows: i
     return DecodeState(*jax.device_put((token, position, remaining, in_prompt, counts)))
 
 
-def prefill_prompts(
-    params: Params, config: Config, prompts: Sequence[Sequence[int]], rows: int, length: int
-) -> tuple[jax.Array, KVCache]:
-    """Logits [rows, V] after each prompt, and a new cache of ``length`` slots that holds the prompts.
-
-    Rows are aligned to the right: padding (position -1) may stand anywhere, and so every row's last token is in the
-    last column of the last chunk.
-    """
-    cache = init_cache(config, rows, length)
-    columns = prompt_columns(max(map(len, prompts)))
-    width = columns[-1]
-    tokens = np.zeros((rows, width), np.int32)
-    positions = np.full((rows, width), -1, np.int32)
-    for row, prompt in enumerate(prompts):
-        tokens[row, width - len(prompt) :] = prompt
-        positions[row, width - len(prompt) :] = np.arange(len(prompt))
-    for begin, end in pairwise((0, *columns)):
-        tail = np.arange(1, rows + 1, dtype=np.int32) * (end - begin) - 1
-        logits, cache = programs.prefill(params, config, tokens[:, begin:end], positions[:, begin:end], cache, tail)
-    return logits, cache
-
-
 def _advance(
-    state: DecodeState, logits: jax.Array, settings: Settings, ends: jax.Array
+    state: DecodeState, logits: jax.Array, processed: jax.Array, settings: Settings, ends: jax.Array
 ) -> tuple[DecodeState, tuple[jax.Array, jax.Array]]:
     """Draw a token in every row that goes on: logits [B, V] -> state, (token int32 [B], logprob float32 [B]).
 
-    The log-probability is that of the raw logits. A draw depends on the seed, the row and the position alone, so
-    it is the same in whatever portions the text is generated.
+    The token is drawn from the ``processed`` logits, its log-probability is that of the raw ones. A draw depends on
+    the seed, the row and the position alone, so it is the same in whatever portions the text is generated.
     """
     rows = jnp.arange(logits.shape[0])
     going = state.position >= 0
@@ -98,7 +74,7 @@ def _advance(
     keys = jax.vmap(lambda row, position: jax.random.fold_in(jax.random.fold_in(root, row), position))(
         rows, jnp.maximum(state.position, 0)
     )
-    z = adjust_logits(logits, settings, state.in_prompt, state.counts)
+    z = adjust_logits(processed, settings, state.in_prompt, state.counts)
     token = sample(z, settings, keys)
     logprob = logits[rows, token] - jax.nn.logsumexp(logits, -1)
     sound = jnp.isfinite(logits).all(-1) & jnp.isfinite(z.max(-1))
@@ -116,34 +92,46 @@ def _advance(
 
 
 @partial(jax.jit, donate_argnames="state")
-def first_tokens(
-    logits: jax.Array, state: DecodeState, settings: Settings, ends: jax.Array
+def draw_tokens(
+    logits: jax.Array,
+    processed: jax.Array | None,
+    state: DecodeState,
+    settings: Settings,
+    ends: jax.Array,
+    cancelled: jax.Array,
 ) -> tuple[DecodeState, tuple[jax.Array, jax.Array]]:
-    """The first token of every row from the prompt's logits [B, V]; ends: bool [V], the ids that end a row.
+    """The next token of every row from logits [B, V] that are there already: those of a prompt, or of a step whose
+    logits the host has ``processed``. ends, cancelled: as in :func:`decode`.
 
     Returns the state (the one given is consumed) and (tokens int32 [1, B], logprobs float32 [1, B]).
     """
-    state, out = _advance(state, logits, settings, ends)
+    state = _cancel(state, cancelled)
+    state, out = _advance(state, logits, logits if processed is None else processed, settings, ends)
     return state, jax.tree.map(lambda x: x[None], out)
+
+
+def _cancel(state: DecodeState, cancelled: jax.Array) -> DecodeState:
+    return replace(state, position=jnp.where(cancelled, -1, state.position))
 
 
 @partial(
     jax.jit,
     static_argnames=("config", "steps", "early_exit"),
     donate_argnames=("cache", "state"),
-    compiler_options=programs.COMPILER_OPTIONS,
+    compiler_options=COMPILER_OPTIONS,
 )
 def decode(
     params: Params,
-    config: Config,
-    steps: int,
-    early_exit: bool,
     budget: jax.Array,
     cache: KVCache,
     state: DecodeState,
     settings: Settings,
     ends: jax.Array,
     cancelled: jax.Array,
+    *,
+    config: Config,
+    steps: int,
+    early_exit: bool,
 ) -> tuple[KVCache, DecodeState, tuple[jax.Array, jax.Array]]:
     """Up to ``steps`` more tokens in every row: (cache, state, (tokens int32 [steps, B], logprobs float32 [steps, B])).
 
@@ -153,7 +141,7 @@ def decode(
     The cache and the state are consumed.
     """
     rows = state.token.shape[0]
-    state = replace(state, position=jnp.where(cancelled, -1, state.position))
+    state = _cancel(state, cancelled)
     blank = (jnp.full((steps, rows), NOTHING, jnp.int32), jnp.zeros((steps, rows)))
 
     def wanted(carry: tuple) -> jax.Array:
@@ -164,7 +152,8 @@ def decode(
     def step(carry: tuple) -> tuple:
         i, cache, state, out = carry
         logits, cache = forward(params, config, state.token[:, None], state.position[:, None], cache)
-        state, new = _advance(state, logits[:, 0], settings, ends)
+        logits = logits[:, 0]
+        state, new = _advance(state, logits, logits, settings, ends)
         return i + 1, cache, state, jax.tree.map(lambda all, one: all.at[i].set(one), out, new)
 
     _, cache, state, out = jax.lax.while_loop(wanted, step, (jnp.int32(0), cache, state, blank))
@@ -178,65 +167,17 @@ def grow_cache(cache: KVCache, length: int) -> KVCache:
     return KVCache(jnp.pad(cache.k, extra), jnp.pad(cache.v, extra))
 
 
-class Decoder:
-    """One run of generation: owns its cache and state, gives tokens in portions.
+@partial(jax.jit, static_argnames="rows")
+def fit_rows(cache: KVCache, state: DecodeState, rows: int) -> tuple[KVCache, DecodeState]:
+    """Cache and state of another number of rows: the first ones, or with more rows that have ended."""
 
-    prompts: token ids, at least one each; limits: how many tokens each row may produce, at least one, such that
-    prompt and output fit config.n_ctx. rows: number of device rows, the prompts and padding.
-    """
+    def fit(x: jax.Array, axis: int, fill: int) -> jax.Array:
+        extra = rows - x.shape[axis]
+        if extra <= 0:
+            return jax.lax.slice_in_dim(x, 0, rows, axis=axis)
+        widths = [(0, extra if i == axis else 0) for i in range(x.ndim)]
+        return jnp.pad(x, widths, constant_values=fill)
 
-    def __init__(
-        self,
-        params: Params,
-        config: Config,
-        prompts: Sequence[Sequence[int]],
-        limits: Sequence[int],
-        settings: Settings,
-        ends: np.ndarray,
-        rows: int,
-    ) -> None:
-        self._params, self._config = params, config
-        self._settings, self._ends = jax.device_put((settings, ends))
-        self._prompts, self._limits, self._rows = prompts, limits, rows
-        self._state = start_state(prompts, limits, rows, ends.shape[0])
-        self._cache: KVCache | None = None
-        self._produced = 0  # steps taken; a row that has not ended has as many tokens
-        self._early_exit = jax.default_backend() == "cpu"
-
-    def next(self, count: int, cancelled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens int32 and log-probabilities float32, both [n, rows]: first one, then about ``count`` at a time.
-
-        cancelled: bool [rows], rows whose text has ended by a decision of the host.
-        """
-        if self._cache is None:
-            length = cache_bucket(self._needed(1 + MAX_STEPS), self._config.n_ctx)
-            logits, self._cache = prefill_prompts(self._params, self._config, self._prompts, self._rows, length)
-            self._state, out = first_tokens(logits, self._state, self._settings, self._ends)
-            self._produced = 1
-            return jax.device_get(out)
-
-        count = min(count, MAX_STEPS, max(self._limits) - self._produced)
-        steps = MAX_STEPS if self._early_exit else steps_bucket(count)
-        taken = count if self._early_exit else steps
-        needed = self._needed(self._produced + taken)
-        if needed > self._cache.length:
-            self._cache = grow_cache(self._cache, cache_bucket(needed, self._config.n_ctx, self._cache.length))
-        self._cache, self._state, out = decode(
-            self._params,
-            self._config,
-            steps,
-            self._early_exit,
-            np.int32(count),
-            self._cache,
-            self._state,
-            self._settings,
-            self._ends,
-            cancelled,
-        )
-        self._produced += taken
-        tokens, logprobs = jax.device_get(out)
-        return tokens[:taken], logprobs[:taken]
-
-    def _needed(self, produced: int) -> int:
-        """Cache slots for the prompts and the first ``produced`` tokens of each row."""
-        return max(len(p) + min(produced, n) for p, n in zip(self._prompts, self._limits, strict=True))
+    fitted = jax.tree.map(lambda x: fit(x, 0, 0), state)
+    cache = jax.tree.map(lambda x: fit(x, 1, 0), cache)
+    return cache, replace(fitted, position=fit(state.position, 0, -1))

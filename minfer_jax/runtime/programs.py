@@ -1,5 +1,5 @@
-"""The jitted programs of scoring and prefill (``decode.py`` has those of decoding): one device program per call, every
-input an argument, the cache donated where it is used."""
+"""The jitted programs of scoring and of the forward (``decode.py`` has those of decoding): one device program per call,
+every input an argument, the cache donated where it is used."""
 
 import math
 from functools import partial
@@ -12,6 +12,7 @@ from minfer_jax.models.config import Config
 from minfer_jax.models.forward import forward, hidden_states
 from minfer_jax.models.head import token_logprobs
 from minfer_jax.models.params import Params
+from minfer_jax.runtime.readback import Route, deliver
 
 # XLA's own matrix kernels for GPUs take minutes to tune for float32 products of ours and win nothing over cuBLAS
 # (H200, SmolLM2: six scoring programs in 156 s with them, in 7 s without, at the same speed).
@@ -23,11 +24,12 @@ _HEAD_ROWS = 4096  # rows that meet the vocabulary at a time: with a chunk of it
 @partial(jax.jit, static_argnames="config", compiler_options=COMPILER_OPTIONS)
 def score_rows(
     params: Params,
-    config: Config,
     tokens: jax.Array,
     positions: jax.Array,
     tail_ids: jax.Array | None,
     targets: jax.Array,
+    *,
+    config: Config,
 ) -> tuple[jax.Array, jax.Array]:
     """Log-probability of ``targets`` [n_out] after the rows ``tail_ids`` [n_out] of a batch [B, T], with no cache.
 
@@ -44,16 +46,21 @@ def score_rows(
     return jax.tree.map(jnp.ravel, out)
 
 
-@partial(jax.jit, static_argnames="config", donate_argnames="cache", compiler_options=COMPILER_OPTIONS)
-def prefill(
+@partial(
+    jax.jit, static_argnames=("config", "destination"), donate_argnames="cache", compiler_options=COMPILER_OPTIONS
+)
+def forward_rows(
     params: Params,
-    config: Config,
     tokens: jax.Array,
     positions: jax.Array,
-    cache: KVCache,
-    tail_ids: jax.Array,
-) -> tuple[jax.Array, KVCache]:
-    """Write a batch [B, T] into the cache (consumed) and give the logits [n_out, vocab] of rows ``tail_ids``."""
-    logits, written = forward(params, config, tokens, positions, cache, tail_ids)
-    assert written is not None  # a cache went in
-    return logits, written
+    cache: KVCache | None,
+    tail_ids: jax.Array | None,
+    *,
+    config: Config,
+    destination: tuple[Route, int] | None,
+) -> tuple[jax.Array, KVCache | None]:
+    """Write a batch [B, T] into the cache (consumed) and give the logits [n_out, vocab] of rows ``tail_ids``, or of all
+    B * T: as an array, or delivered to the host by the route and buffer of ``destination``."""
+    logits, cache = forward(params, config, tokens, positions, cache, tail_ids)
+    logits = logits.reshape(-1, config.vocab_size)
+    return (logits if destination is None else deliver(logits, *destination)), cache

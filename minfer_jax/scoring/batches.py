@@ -3,19 +3,19 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-import jax
 import numpy as np
 
 from minfer_jax.arguments import check_integer
 from minfer_jax.errors import Naming, NumericsError
 from minfer_jax.model import Model
 from minfer_jax.runtime.buckets import BATCH_TOKENS, pack_sequences
-from minfer_jax.runtime.programs import score_rows
+from minfer_jax.runtime.runtime import as_runtime
+from minfer_jax.runtime.trace import Call
 
 _IN_FLIGHT = 2  # one batch computes while the next waits, so that the device never does
 
 Scored = tuple[int, np.ndarray, np.ndarray]
-Running = tuple[tuple[tuple[int, slice], ...], tuple[jax.Array, jax.Array]]  # a batch's items, its results to come
+Running = tuple[list[tuple[int, slice]], Call]  # which rows of the results to come are whose
 
 
 def score_suffixes(
@@ -34,10 +34,11 @@ def score_suffixes(
     Raises NumericsError, named by ``where`` for the index, when a value is not finite.
     """
     batch_tokens = BATCH_TOKENS if batch_tokens is None else check_integer("batch_tokens", batch_tokens, 1)
+    runtime = as_runtime(model)
     running: deque[Running] = deque()
     for batch in pack_sequences(sequences, n_scored, batch_tokens):
-        out = score_rows(model.params, model.config, batch.tokens, batch.positions, batch.tail_ids, batch.targets)
-        running.append((batch.items, out))
+        call, rows = runtime.score(batch)
+        running.append(([(index, here) for (index, _, _), here in zip(batch.members, rows, strict=True)], call))
         if len(running) >= _IN_FLIGHT:
             yield from _read(model, running.popleft(), where)
     while running:
@@ -45,8 +46,8 @@ def score_suffixes(
 
 
 def _read(model: Model, batch: Running, where: Naming) -> Iterator[Scored]:
-    items, out = batch
-    logprobs, greedy = jax.device_get(out)
+    items, call = batch
+    logprobs, greedy = call.read(call.out)
     for index, rows in items:
         values = logprobs[rows]
         finite = np.isfinite(values)

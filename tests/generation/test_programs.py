@@ -13,9 +13,10 @@ import pytest
 from minfer_jax.generation import generate, generate_batch, stream
 from minfer_jax.model import Model
 from minfer_jax.models import init_cache
-from minfer_jax.runtime import decode
-from minfer_jax.runtime.decode import Decoder
+from minfer_jax.runtime import decode, decoder
+from minfer_jax.runtime.decoder import Decoder
 from minfer_jax.runtime.programs import score_rows
+from minfer_jax.runtime.runtime import Runtime
 from minfer_jax.sampling import Sampler
 from tests.generation.golden import GOLDEN
 
@@ -42,8 +43,9 @@ def test_j01_lengths_settings_and_limits_compile_a_bounded_number_of_programs(
             generate(smol_model, [5] * n, max_tokens=2, sampler=GREEDY)
         generate(smol_model, [5], max_tokens=45, sampler=GREEDY, stop_ids=[])
         names = compiled(caplog)
-        assert {"jit(prefill)", "jit(first_tokens)", "jit(decode)"} <= set(names)
-        # Five prompt buckets, first tokens, the zeros of a cache, decoding: on an accelerator with three trip counts.
+        assert {"jit(forward_rows)", "jit(draw_tokens)", "jit(decode)"} <= set(names)
+        # Prompts of one token and five buckets, drawing, the zeros of a cache, decoding: on an accelerator with three
+        # trip counts.
         assert len(names) <= (10 if jax.default_backend() == "cpu" else 12), names
 
         caplog.clear()
@@ -74,7 +76,8 @@ def decode_program(model: Model) -> str:
     state = decode.start_state([[5]], [4], 1, vocab)
     cache = jax.eval_shape(lambda: init_cache(model.config, 1, 64))
     settings, ends, none = GREEDY.settings(vocab, 0), np.zeros(vocab, bool), np.zeros(1, bool)
-    lowered = decode.decode.lower(model.params, model.config, 32, True, np.int32(2), cache, state, settings, ends, none)
+    args = model.params, np.int32(2), cache, state, settings, ends, none
+    lowered = decode.decode.lower(*args, config=model.config, steps=32, early_exit=True)
     return lowered.as_text()
 
 
@@ -166,7 +169,7 @@ def test_seeds_reproduce_the_text_in_any_portions(smol_model: Model) -> None:
 def test_the_cache_grows_under_a_running_text(smol_model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     grown = []
     grow = decode.grow_cache
-    monkeypatch.setattr(decode, "grow_cache", lambda cache, length: grown.append(length) or grow(cache, length))
+    monkeypatch.setattr(decoder, "grow_cache", lambda cache, length: grown.append(length) or grow(cache, length))
     prompt = CASES[0]["prompt_ids"] * 44  # 220 tokens: the first cache has 256 places
     grown_text = generate(smol_model, prompt, max_tokens=60, sampler=GREEDY, stop_ids=[])
     assert grown == [512]
@@ -175,11 +178,11 @@ def test_the_cache_grows_under_a_running_text(smol_model: Model, monkeypatch: py
     rows = np.arange(len(prompt) - 1, len(full) - 1)
     _, likeliest = score_rows(
         smol_model.params,
-        smol_model.config,
         np.array([full], np.int32),
         np.arange(len(full), dtype=np.int32)[None],
         rows.astype(np.int32),
         np.array(grown_text.tokens, np.int32),
+        config=smol_model.config,
     )
     assert grown_text.tokens == np.asarray(likeliest).tolist()
 
@@ -191,10 +194,11 @@ def test_a_loop_without_early_exit_gives_the_same_tokens(smol_model: Model) -> N
     ends[2] = True
     outs = []
     for early_exit in (True, False):
-        decoder = Decoder(smol_model.params, smol_model.config, prompts, [16, 14], GREEDY.settings(vocab, 0), ends, 2)
-        decoder._early_exit = early_exit
+        runtime = Runtime(smol_model)
+        runtime.early_exit = early_exit
+        rows = Decoder(runtime, prompts, [16, 14], GREEDY.settings(vocab, 0), ends)
         tokens = np.concatenate(
-            [decoder.next(n, np.zeros(2, bool))[0] for n in (1, 2, 4, 8, 8)[: 5 if early_exit else 4]]
+            [rows.next(n, np.zeros(2, bool))[0] for n in (1, 2, 4, 8, 8)[: 5 if early_exit else 4]]
         )
         outs.append([[t for t in row if t >= 0] for row in tokens.T.tolist()])
     assert outs[0] == outs[1] == [CASES[2]["ids"], CASES[3]["ids"]]

@@ -119,7 +119,7 @@ def test_choices_without_a_token_of_their_own(tiny_model: Model, monkeypatch: py
     def never(*_: object) -> None:
         raise AssertionError("a question that must be refused was scored")
 
-    monkeypatch.setattr("minfer_jax.scoring.batches.score_rows", never)
+    monkeypatch.setattr("minfer_jax.runtime.runtime.Runtime.score", never)
     # "t" + "he" is one token, "the": nothing is left to score, and a sum of 0.0 would win.
     with pytest.raises(ArgumentError, match=r"^choice 1: 'he' has no token .* swallows the end of the context"):
         multiple_choice(tiny_model, "t", [" in", "he"])

@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minfer_jax.model import Model
-from minfer_jax.runtime.buckets import pack_sequences
+from minfer_jax.runtime.buckets import Batch, pack_sequences
+from minfer_jax.runtime.keys import Shape
 from minfer_jax.runtime.programs import score_rows
+from minfer_jax.runtime.runtime import Runtime
 from minfer_jax.scoring import score_tokens
 from tests.scoring.golden import GOLDEN, LIMIT, PERPLEXITY_TEXT
 from tests.scoring.models import MODELS
@@ -26,21 +28,33 @@ def test_every_scored_id_is_in_one_place(work: tuple[list[list[int]], list[int]]
     sequences, n_scored = work
     seen = []
     for batch in pack_sequences(sequences, n_scored, batch_tokens):
-        rows, T = batch.tokens.shape
-        used = batch.positions >= 0
-        assert rows * T <= max(batch_tokens, T)
-        assert rows & (rows - 1) == 0 and rows < 2 * used.any(1).sum()
-        tail_ids = np.arange(rows * T) if batch.tail_ids is None else batch.tail_ids
-        assert len(tail_ids) == len(batch.targets) <= rows * T
-        assert (batch.tail_ids is None) == (len(batch.targets) == rows * T)
-        for row, (index, here) in enumerate(batch.items):
-            ids, n = sequences[index], n_scored[index]
-            assert batch.tokens[row][used[row]].tolist() == ids[:-1]
-            assert batch.positions[row][used[row]].tolist() == list(range(len(ids) - 1))
-            assert batch.targets[here].tolist() == ids[-n:]
-            assert batch.tokens.ravel()[tail_ids[here]].tolist() == ids[-n - 1 : -1]
-            seen.append(index)
+        assert batch.bucket.slots <= max(batch_tokens, batch.bucket.tokens)
+        assert batch.bucket.batch & (batch.bucket.batch - 1) == 0 and batch.bucket.batch < 2 * len(batch.members)
+        seen += [index for index, _, _ in batch.members]
+        check_filled(batch, batch.bucket)
+        check_filled(batch, batch.exact)
     assert sorted(seen) == list(range(len(sequences)))
+
+
+def check_filled(batch: Batch, shape: Shape) -> None:
+    filled = batch.fill(shape)
+    assert filled.tokens.shape == filled.positions.shape == (shape.batch, shape.tokens)
+    used = filled.positions >= 0
+    tail_ids = np.arange(shape.slots) if filled.tail_ids is None else filled.tail_ids
+    assert len(tail_ids) == len(filled.targets) == shape.n_out <= shape.slots
+    assert (filled.tail_ids is None) == (shape.n_out == shape.slots)
+    for row, ((_, ids, n), here) in enumerate(zip(batch.members, filled.rows, strict=True)):
+        assert filled.tokens[row][used[row]].tolist() == ids[:-1]
+        assert filled.positions[row][used[row]].tolist() == list(range(len(ids) - 1))
+        assert filled.targets[here].tolist() == ids[-n:]
+        assert filled.tokens.ravel()[tail_ids[here]].tolist() == ids[-n - 1 : -1]
+
+
+def test_only_a_call_that_is_one_batch_has_a_shape_of_its_own() -> None:
+    (alone,) = pack_sequences([[0] * 301, [0] * 250, [0] * 290], [1, 2, 3])
+    assert (alone.exact.batch, alone.exact.tokens, alone.exact.n_out) == (3, 300, 6)
+    assert (alone.bucket.batch, alone.bucket.tokens) == (4, 320)
+    assert all(batch.exact == batch.bucket for batch in pack_sequences([[0] * 301] * 40, [1] * 40))
 
 
 def test_few_shapes_for_many_lengths() -> None:
@@ -50,9 +64,9 @@ def test_few_shapes_for_many_lengths() -> None:
         n_scored = rng.integers(1, 12, 200).clip(max=lengths - 1).tolist()
         batches = list(pack_sequences([[0] * n for n in lengths], n_scored))
         # Sorting keeps padding low: not more than a third of all slots, the last batch apart.
-        slots = sum(batch.tokens.size for batch in batches[:-1])
-        assert sum((batch.positions >= 0).sum() for batch in batches[:-1]) > slots * 2 / 3
-        return {(*batch.tokens.shape, len(batch.targets)) for batch in batches}
+        slots = sum(batch.bucket.slots for batch in batches[:-1])
+        assert sum(len(ids) - 1 for batch in batches[:-1] for _, ids, _ in batch.members) > slots * 2 / 3
+        return {batch.bucket for batch in batches}
 
     assert len(shapes(0)) <= 8
     assert len(set.union(*map(shapes, range(50)))) <= 40
@@ -62,12 +76,14 @@ def test_j01_a_second_pass_compiles_nothing(tiny_model: Model) -> None:
     rng = np.random.default_rng(5)
     lengths = rng.integers(2, 250, 200).tolist()
     pairs = [(rng.integers(0, 200, n).tolist(), rng.integers(0, 200, 1 + n % 5).tolist()) for n in lengths]
-    before = score_rows._cache_size()
-    score_tokens(tiny_model, pairs)
-    compiled = score_rows._cache_size() - before
-    assert compiled <= 10
-    score_tokens(tiny_model, pairs[::-1])
-    assert score_rows._cache_size() - before == compiled
+    runtime = Runtime(tiny_model)
+    score_tokens(runtime, pairs)
+    programs = runtime.cache_info().programs
+    assert len(programs) <= 10
+    for _ in range(3):
+        score_tokens(runtime, pairs[::-1])
+    runtime.settle()
+    assert runtime.cache_info().programs.keys() == programs.keys()
 
 
 def rows_of(sequences: list[list[int]], width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -90,12 +106,12 @@ def test_k01_batch_and_alone(model: Model, name: str) -> None:
     assert alone[-1] == pytest.approx(golden["sum_logprob"], abs=LIMIT[name])
 
     tokens, positions, ends, targets = rows_of(ids, 608)
-    clean = score_rows(model.params, model.config, tokens, positions, ends, targets)
+    clean = score_rows(model.params, tokens, positions, ends, targets, config=model.config)
     np.testing.assert_allclose(clean[0], alone, rtol=0, atol=LIMIT[name])
     # What stands in the padding changes nothing at all.
     noise = np.random.default_rng(0).integers(0, model.config.vocab_size, tokens.shape, np.int32)
     tokens = np.where(positions < 0, noise, tokens)
-    noisy = score_rows(model.params, model.config, tokens, positions, ends, targets)
+    noisy = score_rows(model.params, tokens, positions, ends, targets, config=model.config)
     np.testing.assert_array_equal(clean[0], noisy[0])
     np.testing.assert_array_equal(clean[1], noisy[1])
 

@@ -1,0 +1,201 @@
+"""Compiled programs by graph and shape, and the three-run protocol that decides which shapes get one of their own.
+
+A shape that a caller asks for is *exact*; padded up by ``buckets.py`` it is a *bucket*, which many exact shapes share.
+Runs 1 and 2 of an exact shape are served by its bucket's program. At run 3 the exact shape is compiled (*promoted*) and
+serves every later run, so that a shape seen once or twice never pays for a compilation of its own.
+"""
+
+import logging
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from typing import Literal
+
+from minfer_jax.arguments import check_integer
+from minfer_jax.errors import ArgumentError
+from minfer_jax.runtime.keys import Shape
+from minfer_jax.runtime.program import Program
+
+log = logging.getLogger("minfer_jax")
+
+PROMOTE_AT = 3
+"""The run of an exact shape at which it is compiled."""
+
+MAX_PROGRAMS = 64
+MAX_BYTES = 1 << 30
+
+Promotion = Literal["background", "blocking"]
+Key = tuple[str, Shape]
+Compile = Callable[[], Program]
+Prepare = Callable[[Shape], Compile]
+"""Reads what a compilation needs from the arguments at hand; the compilation itself may then happen later."""
+
+
+@dataclass
+class Usage:
+    """One exact shape: how often it ran, which bucket stands in for it, and how often its own program served it."""
+
+    bucket: Shape
+    runs: int = 0
+    hits: int = 0
+    promoted: bool = False
+    failed: bool = False
+    compile_seconds: float = 0.0
+
+
+class ProgramCache:
+    """Least recently used programs within a bound of number and of device memory; safe to share between threads.
+
+    promotion: "blocking" compiles an exact shape inside its third run; "background" in a thread, while the bucket goes
+    on serving it. max_programs, max_bytes: bounds; the bytes are those that executables hold on the device between
+    calls (code and constants).
+    """
+
+    def __init__(
+        self, promotion: Promotion = "background", max_programs: int = MAX_PROGRAMS, max_bytes: int = MAX_BYTES
+    ) -> None:
+        if promotion not in ("background", "blocking"):
+            raise ArgumentError(f'promotion is {promotion!r}; choose "background" or "blocking"')
+        self.promotion = promotion
+        self._max_programs = check_integer("max_programs", max_programs, 1)
+        self._max_bytes = check_integer("max_program_bytes", max_bytes, 0)
+        self._lock = threading.Lock()  # guards everything below; never held while compiling
+        self._programs: OrderedDict[Key, Future[Program]] = OrderedDict()
+        self._usage: dict[Key, Usage] = {}
+        self._waiting: deque[tuple[Key, Compile]] = deque()
+        self._worker: threading.Thread | None = None
+        self.compiles = 0
+        self.disk_hits = 0
+        self.evictions = 0
+
+    def serve(self, uid: str, exact: Shape, bucket: Shape, promote: bool, prepare: Prepare) -> tuple[Program, Usage]:
+        """Count a run of ``exact`` and give the program that serves it, compiled if need be."""
+        with self._lock:
+            usage = self._usage.setdefault((uid, exact), Usage(bucket))
+            usage.runs += 1
+            due = promote and usage.runs >= PROMOTE_AT and not usage.failed
+        program = self._promoted(uid, exact, usage, prepare) if due and exact != bucket else None
+        if program is None:
+            program = self._program((uid, bucket), lambda: prepare(bucket)())
+        with self._lock:
+            usage.promoted = due and program.shape == exact
+            usage.hits += usage.promoted
+            program.calls += 1
+        return program, usage
+
+    def fall_back(self, uid: str, exact: Shape, error: Exception, prepare: Prepare) -> Program:
+        """The promoted program of ``exact`` cannot run: from now on its bucket's program serves it; here it is."""
+        bucket = self._give_up((uid, exact), error).bucket
+        return self._program((uid, bucket), lambda: prepare(bucket)())
+
+    def settle(self) -> None:
+        """Wait until no promotion is under way."""
+        while (worker := self._worker) is not None:
+            worker.join()
+
+    def snapshot(self) -> tuple[dict[Key, Usage], dict[Key, Program]]:
+        """What is known of every exact shape, and every compiled program, most recently used last."""
+        with self._lock:
+            finished = {key: future.result() for key, future in self._programs.items() if _is_ready(future)}
+            return dict(self._usage), finished
+
+    def _give_up(self, key: Key, error: Exception) -> Usage:
+        """No promotion for a shape that failed once: it is said once and never tried again."""
+        with self._lock:
+            usage = self._usage[key]
+            usage.failed, usage.promoted = True, False
+            self._programs.pop(key, None)
+        reason = str(error).split("\n")[0]
+        log.warning("no program for the exact shape %s, its bucket %s serves it: %s", key[1], usage.bucket, reason)
+        return usage
+
+    def _promoted(self, uid: str, exact: Shape, usage: Usage, prepare: Prepare) -> Program | None:
+        """The exact program, or None when the bucket is to serve this run."""
+        key = (uid, exact)
+        if self.promotion == "background":
+            with self._lock:
+                future = self._programs.get(key)
+            if future is None:
+                self._promote_later(key, prepare(exact))
+            if future is None or not _is_ready(future):
+                return None
+        try:
+            program = self._program(key, lambda: prepare(exact)())
+        except Exception as error:
+            self._give_up(key, error)
+            return None
+        usage.compile_seconds = program.compile_seconds
+        return program
+
+    def _promote_later(self, key: Key, compile: Compile) -> None:
+        with self._lock:
+            if key in self._programs or any(key == waiting for waiting, _ in self._waiting):
+                return
+            self._waiting.append((key, compile))
+            if self._worker is None:
+                # Not a daemon: a process must not end inside XLA. At its end what waits is dropped.
+                self._worker = threading.Thread(target=self._promote_waiting, name="minfer-jax promotion", daemon=False)
+                self._worker.start()
+
+    def _promote_waiting(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting or not threading.main_thread().is_alive():
+                    self._waiting.clear()
+                    self._worker = None
+                    return
+                key, compile = self._waiting.popleft()
+            try:
+                self._program(key, compile)
+            except Exception as error:
+                self._give_up(key, error)
+
+    def _program(self, key: Key, compile: Compile) -> Program:
+        """The program of a key; of several threads that ask at once one compiles and the others wait for it."""
+        while True:
+            with self._lock:
+                future = self._programs.get(key)
+                if mine := future is None:
+                    future = self._programs[key] = Future()
+                self._programs.move_to_end(key)
+            if mine:
+                return self._compile(key, compile, future)
+            try:
+                return future.result()
+            except CancelledError:  # the thread that compiled it was interrupted
+                continue
+
+    def _compile(self, key: Key, compile: Compile, future: "Future[Program]") -> Program:
+        try:
+            program = compile()
+        except BaseException as error:
+            with self._lock:
+                self._programs.pop(key, None)
+            if isinstance(error, Exception):
+                future.set_exception(error)
+            else:
+                future.cancel()
+            raise
+        with self._lock:
+            future.set_result(program)
+            self.disk_hits += program.from_disk
+            self.compiles += not program.from_disk
+            self._evict(keep=key)
+        return program
+
+    def _evict(self, keep: Key) -> None:
+        ready = {key: future.result() for key, future in self._programs.items() if _is_ready(future)}
+        held = sum(program.device_bytes for program in ready.values())
+        for key, program in ready.items():  # oldest first
+            if len(self._programs) <= self._max_programs and held <= self._max_bytes:
+                return
+            if key != keep:
+                del self._programs[key]
+                held -= program.device_bytes
+                self.evictions += 1
+
+
+def _is_ready(future: "Future[Program]") -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None

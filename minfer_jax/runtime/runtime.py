@@ -1,0 +1,322 @@
+"""Runtime: a model with the machinery that runs it. Every program call of the package goes through here."""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+
+from minfer_jax.env import promote_prefill
+from minfer_jax.errors import ArgumentError, ContextLengthError
+from minfer_jax.model import Model
+from minfer_jax.models.cache import KVCache
+from minfer_jax.records import Record
+from minfer_jax.runtime import decode, programs
+from minfer_jax.runtime.buckets import Batch, Filled, forward_bucket, pad_ended, pad_run
+from minfer_jax.runtime.keys import Shape, graph_uid
+from minfer_jax.runtime.program import compile_program, specs
+from minfer_jax.runtime.program_cache import MAX_BYTES, MAX_PROGRAMS, ProgramCache, Promotion
+from minfer_jax.runtime.readback import Readback, Route
+from minfer_jax.runtime.trace import Call, Tracer, TraceRecord, traced_call
+from minfer_jax.sampling import Settings
+
+
+class Runtime(Model):
+    """A model with compiled programs of its own; it goes wherever a Model goes: ``score(runtime, ...)``.
+
+    A plain Model is run by one set of programs that all models of the process share.
+
+    promotion: "background" compiles a shape at its third run in a thread while its bucket serves it; "blocking" makes
+        the third run wait. promote_prefill: whether runs of many tokens (prefill, scoring) are ever promoted; None
+        asks MINFER_NO_PREFILL_CAPTURE at each call. Decoding always is.
+    readback: how logits come to the host, "ffi", "pinned_host" or "plain"; None: the measured fastest of the backend.
+    max_programs, max_program_bytes: most programs to keep, and most device memory for their code and constants; the
+        least recently used ones go first.
+
+    Safe to call from several threads. Raises ArgumentError naming the argument, UnsupportedError for a readback that
+    is not available here.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        promotion: Promotion = "background",
+        promote_prefill: bool | None = None,
+        readback: Route | None = None,
+        max_programs: int = MAX_PROGRAMS,
+        max_program_bytes: int = MAX_BYTES,
+    ) -> None:
+        super().__init__(model.config, model.params, model.tokenizer, model.provenance, model.file)
+        self.graph_uid = graph_uid(model.config, model.params)
+        self.early_exit = jax.default_backend() == "cpu"
+        self._programs = ProgramCache(promotion, max_programs, max_program_bytes)
+        self._readback = Readback(readback)
+        self._promote_prefill = promote_prefill
+        self._tracer = Tracer()
+
+    def forward(
+        self,
+        tokens: np.ndarray,
+        positions: np.ndarray,
+        cache: KVCache | None = None,
+        tail_ids: np.ndarray | None = None,
+        *,
+        copy: bool = False,
+    ) -> tuple[np.ndarray, KVCache | None]:
+        """As :func:`minfer_jax.forward`, by a compiled program of a bucket or of this very shape, with the logits on
+        the host.
+
+        tokens, positions: [B, T] int32. cache: consumed; go on with the one returned. tail_ids: [n_out] int32.
+        copy: False gives a view of the readback's buffer, which the next call of this Runtime overwrites; True an
+        array of one's own.
+
+        Returns (logits float32 [B, T, vocab] or [n_out, vocab], cache). Raises ArgumentError naming the argument,
+        ContextLengthError for positions beyond the cache.
+        """
+        tokens, positions, tail_ids = self._check(tokens, positions, cache, tail_ids)
+        vocab = self.config.vocab_size
+        tail = None if tail_ids is None or len(tail_ids) >= tokens.size else tail_ids
+        exact, bucket = self._shapes(tokens, cache, tail)
+        with self._readback.claim(4 * vocab * max(exact.n_out, bucket.n_out)) as claim:
+            exact, bucket = (replace(shape, readback=claim.route) for shape in (exact, bucket))
+            call = self._forward(exact, bucket, tokens, positions, cache, tail, (claim.route, self._readback.slot))
+            out, cache = call.out
+            began = time.perf_counter()
+            logits = claim.fetch(out, (call.shape.n_out, vocab))
+            call.tell(time.perf_counter() - began, logits.nbytes)
+            if tail is None:
+                logits = logits.reshape(call.shape.batch, call.shape.tokens, vocab)
+                logits = logits[: tokens.shape[0], : tokens.shape[1]]
+                logits = logits if tail_ids is None else logits.reshape(-1, vocab)[tail_ids]
+            else:
+                logits = logits[: exact.n_out]
+            return (logits.copy() if copy else logits), cache
+
+    def prefill(
+        self, tokens: np.ndarray, positions: np.ndarray, cache: KVCache, tail_ids: np.ndarray | None
+    ) -> tuple[jax.Array, KVCache]:
+        """Tokens [B, T] into the cache (consumed), and the logits [n_out, vocab] of rows ``tail_ids``, which stay on
+        the device. Arguments are not checked."""
+        if tail_ids is not None and len(tail_ids) == tokens.size:
+            tail_ids = None
+        exact, bucket = self._shapes(tokens, cache, tail_ids)
+        call = self._forward(exact, bucket, tokens, positions, cache, tail_ids, None)
+        call.tell()
+        logits, cache = call.out
+        return (logits if call.shape.n_out == exact.n_out else logits[: exact.n_out]), cache
+
+    def score(self, batch: Batch) -> tuple[Call, list[slice]]:
+        """Start scoring a batch: a call that gives (logprob float32 [n_out], likeliest token int32 [n_out]), and for
+        each member of the batch its slice of them."""
+        filled: dict[Shape, Filled] = {}
+
+        def arrange(shape: Shape) -> tuple:
+            f = filled[shape] = batch.fill(shape)
+            return self.params, f.tokens, f.positions, f.tail_ids, f.targets
+
+        call = self._call(programs.score_rows, batch.exact, batch.bucket, arrange, lambda _: {})
+        return call, filled[call.shape].rows
+
+    def decode(
+        self,
+        n: int,
+        rows: int,
+        steps: int,
+        budget: int,
+        cache: KVCache,
+        state: decode.DecodeState,
+        settings: Settings,
+        ends: jax.Array,
+        ended: np.ndarray,
+    ) -> Call:
+        """Generate in ``n`` sequences, padded to ``rows``: a call that gives what :func:`.decode.decode` does."""
+        exact = Shape("decode", n, 1, n, cache.length, steps)
+        bucket = replace(exact, batch=rows, n_out=rows)
+
+        def arrange(shape: Shape) -> tuple:
+            same = cache.k.shape[1] == shape.batch
+            fitted = (cache, state) if same else decode.fit_rows(cache, state, shape.batch)
+            return self.params, np.int32(budget), *fitted, settings, ends, pad_ended(ended, shape.batch)
+
+        def static(shape: Shape) -> dict[str, Any]:
+            return {"steps": shape.steps, "early_exit": self.early_exit}
+
+        return self._call(decode.decode, exact, bucket, arrange, static)
+
+    def trace(self, block: bool = False) -> AbstractContextManager[list[TraceRecord]]:
+        """Collect a record of every program call inside a ``with`` block. block: wait for each program, which tells
+        its device time and slows the whole down."""
+        return self._tracer.listen(block)
+
+    def cache_info(self) -> "CacheInfo":
+        """What has run, what was compiled for it, and what it cost."""
+        usage, compiled = self._programs.snapshot()
+        return CacheInfo(
+            shapes={
+                f"{uid}/{shape}": ShapeInfo(
+                    str(shape), str(u.bucket), u.runs, u.promoted, u.hits, u.compile_seconds, u.failed
+                )
+                for (uid, shape), u in usage.items()
+            },
+            programs={
+                f"{uid}/{shape}": ProgramInfo(p.calls, p.compile_seconds, p.from_disk, p.device_bytes, p.temp_bytes)
+                for (uid, shape), p in compiled.items()
+            },
+            compiles=self._programs.compiles,
+            disk_hits=self._programs.disk_hits,
+            evictions=self._programs.evictions,
+        )
+
+    def settle(self) -> None:
+        """Wait until no promotion is under way in the background."""
+        self._programs.settle()
+
+    def _shapes(
+        self, tokens: np.ndarray, cache: KVCache | None, tail_ids: np.ndarray | None
+    ) -> tuple[Shape, Shape]:
+        B, T = tokens.shape
+        kind = "decode" if T == 1 and cache is not None else "prefill"
+        n_out = tokens.size if tail_ids is None else len(tail_ids)
+        exact = Shape(kind, B, T, n_out, 0 if cache is None else cache.length)
+        return exact, forward_bucket(exact)
+
+    def _forward(
+        self,
+        exact: Shape,
+        bucket: Shape,
+        tokens: np.ndarray,
+        positions: np.ndarray,
+        cache: KVCache | None,
+        tail_ids: np.ndarray | None,
+        destination: tuple[Route, int] | None,
+    ) -> Call:
+        def arrange(shape: Shape) -> tuple:
+            padded_tokens, padded_positions, padded_tail = pad_run(tokens, positions, tail_ids, shape)
+            return self.params, padded_tokens, padded_positions, cache, padded_tail
+
+        return self._call(programs.forward_rows, exact, bucket, arrange, lambda _: {"destination": destination})
+
+    def _call(
+        self,
+        function: Any,
+        exact: Shape,
+        bucket: Shape,
+        arrange: Callable[[Shape], tuple],
+        static: Callable[[Shape], dict[str, Any]],
+    ) -> Call:
+        """Run ``function`` on the arguments that ``arrange`` gives for whichever of the two shapes has a program."""
+
+        def prepare(shape: Shape):
+            args = specs(arrange(shape))
+            return lambda: compile_program(shape, function, args, {"config": self.config, **static(shape)})
+
+        promote = exact.kind == "decode" or self._prefill_may_promote()
+        program, usage = self._programs.serve(self.graph_uid, exact, bucket, promote, prepare)
+        args = arrange(program.shape)
+        key = f"{self.graph_uid}/{exact}"
+        try:
+            return traced_call(program, args, self._tracer, key, usage.runs, usage.promoted)
+        except jax.errors.JaxRuntimeError as error:
+            if program.shape == bucket or "RESOURCE_EXHAUSTED" not in str(error) or _is_consumed(args):
+                raise
+            program = self._programs.fall_back(self.graph_uid, exact, error, prepare)
+            return traced_call(program, arrange(program.shape), self._tracer, key, usage.runs, usage.promoted)
+
+    def _prefill_may_promote(self) -> bool:
+        return promote_prefill() if self._promote_prefill is None else self._promote_prefill
+
+    def _check(
+        self, tokens: np.ndarray, positions: np.ndarray, cache: KVCache | None, tail_ids: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        tokens, positions = _integers("tokens", tokens, 2), _integers("positions", positions, 2)
+        if positions.shape != tokens.shape:
+            raise ArgumentError(f"positions has shape {positions.shape} and tokens {tokens.shape}; give one for each")
+        _check_range("tokens", tokens, 0, self.config.vocab_size)
+        rows, length = (len(tokens), self.config.n_ctx) if cache is None else (cache.k.shape[1], cache.length)
+        if len(tokens) != rows:
+            raise ArgumentError(f"tokens has {len(tokens)} rows and the cache {rows}; give as many")
+        if tokens.shape[1] > length or positions.max(initial=-1) >= length:
+            raise ContextLengthError(
+                f"{max(tokens.shape[1], int(positions.max()) + 1)} positions do not fit "
+                f"{'the context window' if cache is None else 'the cache'} of {length}; give fewer, or make it longer"
+            )
+        if tail_ids is not None:
+            tail_ids = _integers("tail_ids", tail_ids, 1)
+            _check_range("tail_ids", tail_ids, 0, tokens.size)
+        return tokens, positions, tail_ids
+
+
+@dataclass(frozen=True)
+class ShapeInfo(Record):
+    """One exact shape. bucket: the padded shape that stands in for it. promoted: whether it has a program of its own.
+    hits: runs served by that. compile_seconds: what that took. failed: it could not be had."""
+
+    shape: str
+    bucket: str
+    runs: int
+    promoted: bool
+    hits: int
+    compile_seconds: float
+    failed: bool
+
+
+@dataclass(frozen=True)
+class ProgramInfo(Record):
+    """One compiled program. from_disk: read from the persistent cache. device_bytes: held on the device between calls,
+    code and constants. temp_bytes: scratch memory of a call."""
+
+    calls: int
+    compile_seconds: float
+    from_disk: bool
+    device_bytes: int
+    temp_bytes: int
+
+
+@dataclass(frozen=True)
+class CacheInfo(Record):
+    """State of a Runtime's programs. shapes: by graph and exact shape; programs: by graph and compiled shape, the least
+    recently used first. compiles: programs compiled; disk_hits: programs read from the persistent cache instead;
+    evictions: programs dropped to stay within the bounds."""
+
+    shapes: dict[str, ShapeInfo]
+    programs: dict[str, ProgramInfo]
+    compiles: int
+    disk_hits: int
+    evictions: int
+
+
+@cache
+def _shared() -> tuple[ProgramCache, Readback]:
+    return ProgramCache(), Readback()
+
+
+def as_runtime(model: Model) -> Runtime:
+    """The model itself if it is a Runtime, else one over the programs that plain models share."""
+    if isinstance(model, Runtime):
+        return model
+    runtime = Runtime(model)
+    runtime._programs, runtime._readback = _shared()
+    return runtime
+
+
+def _integers(name: str, values: Any, rank: int) -> np.ndarray:
+    array = np.asarray(values)
+    if array.ndim != rank or array.dtype.kind not in "iu" or array.size == 0:
+        what = "[B, T]" if rank == 2 else "[n_out]"
+        raise ArgumentError(f"{name} has shape {array.shape} and dtype {array.dtype}; give integers {what}")
+    return array.astype(np.int32)
+
+
+def _check_range(name: str, values: np.ndarray, low: int, high: int) -> None:
+    outside = values[(values < low) | (values >= high)]
+    if outside.size:
+        raise ArgumentError(f"{name} holds {outside[0]}; give numbers from {low} to {high - 1}")
+
+
+def _is_consumed(args: tuple) -> bool:
+    return any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves(args))
