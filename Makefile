@@ -1,4 +1,4 @@
-# Everything runs in .venv, made with PYTHON on first use and brought up to date when pyproject.toml changes.
+# Everything runs in .venv, made with PYTHON on first use and brought up to date when the build's files change.
 PYTHON ?= python3
 VENV   ?= .venv
 JOBS   ?= 2
@@ -19,18 +19,22 @@ help:
 	@echo 'make notebooks    execute notebooks/*.ipynb'
 	@echo 'make clean        remove .venv and everything built'
 
+# The native library is built on the headers of the jaxlib that is installed, so that the build brings no second one.
+INSTALL = $(PIP) install --quiet 'setuptools>=77' jaxlib && $(PIP) install --quiet --no-build-isolation --editable
+BUILT_FROM := pyproject.toml setup.py $(wildcard minfer_jax/native/*.cc)
+
 # One stamp for each set of extras, so that the demo does not wait for test tools.
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo 'minfer-jax needs Python 3.11 or newer; `$(PYTHON)` is older: make PYTHON=/path/to/python3.12'; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: pyproject.toml | $(BIN)/python
-	$(PIP) install --quiet --editable .
+$(VENV)/.installed: $(BUILT_FROM) | $(BIN)/python
+	$(INSTALL) .
 	@touch $@
 
-$(VENV)/.installed-%: pyproject.toml | $(BIN)/python
-	$(PIP) install --quiet --editable '.[$*]'
+$(VENV)/.installed-%: $(BUILT_FROM) | $(BIN)/python
+	$(INSTALL) '.[$*]'
 	@touch $@ $(VENV)/.installed
 
 demo: $(VENV)/.installed

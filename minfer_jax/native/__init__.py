@@ -1,0 +1,61 @@
+"""The native library: custom calls for XLA in C++, there when the package was installed with a compiler at hand."""
+
+import ctypes
+import logging
+import re
+import sysconfig
+import threading
+from functools import cache
+from pathlib import Path
+
+import jax
+
+log = logging.getLogger("minfer_jax")
+
+READBACK = "minfer_readback"
+"""Custom call (x: float32, slot: int64 attribute) -> int32 scalar: copies x into the host buffer of the slot."""
+
+_TARGETS = (  # custom call, symbol of its handler, platform
+    (READBACK, "minfer_readback_cpu", "cpu"),
+    (READBACK, "minfer_readback_cuda", "CUDA"),
+)
+
+_PATH = Path(__file__).with_name(f"libminfer{sysconfig.get_config_var('EXT_SUFFIX')}")
+_WITHOUT = "going on without the native library: %s"
+_lock = threading.Lock()
+
+
+def library() -> ctypes.CDLL | None:
+    """The library, with its custom calls known to XLA; None, said once per process, when there is none that fits."""
+    with _lock:
+        return _load()
+
+
+@cache
+def _load() -> ctypes.CDLL | None:
+    try:
+        lib = ctypes.CDLL(str(_PATH))
+    except OSError as error:
+        log.warning(_WITHOUT, error if _PATH.exists() else "not built; install again with a C++17 compiler")
+        return None
+    built, known = tuple((ctypes.c_int * 2).in_dll(lib, "minfer_ffi_api_version")), _jaxlib_api_version()
+    if built[:1] != known[:1] or built > known:
+        # XLA would refuse the handlers as well, but only when a backend starts, and that backend as a whole.
+        log.warning(_WITHOUT, f"built for XLA's FFI {_dotted(built)}, jaxlib has {_dotted(known)}; install again")
+        return None
+    for target, symbol, platform in _TARGETS:
+        jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(lib, symbol)), platform=platform)
+    lib.minfer_readback_reserve.argtypes = (ctypes.c_int64, ctypes.c_size_t, ctypes.c_bool)
+    lib.minfer_readback_reserve.restype = ctypes.c_void_p
+    lib.minfer_readback_release.argtypes = (ctypes.c_void_p, ctypes.c_bool)
+    lib.minfer_readback_release.restype = None
+    return lib
+
+
+def _jaxlib_api_version() -> tuple[int, ...]:
+    header = Path(jax.ffi.include_dir(), "xla/ffi/api/c_api.h").read_text()
+    return tuple(int(number) for number in re.findall(r"#define XLA_FFI_API_(?:MAJOR|MINOR) (\d+)", header))
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,19 @@
+"""What pyproject.toml cannot say: the native library, which is built where there is a C++ compiler."""
+
+from glob import glob
+from importlib.util import find_spec
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+jaxlib = find_spec("jaxlib")  # for XLA's headers
+library = Extension(
+    "minfer_jax.native.libminfer",  # no Python module: ctypes loads it
+    sources=sorted(glob("minfer_jax/native/*.cc")),
+    include_dirs=[str(Path(jaxlib.origin).parent / "include")] if jaxlib and jaxlib.origin else [],
+    extra_compile_args=["-std=c++17", "-O2", "-g0"],
+    libraries=["dl"],
+    optional=True,  # what fails here does not fail the installation
+)
+
+setup(ext_modules=[library])
