@@ -58,5 +58,5 @@ notebooks: $(VENV)/.installed-notebook
 	done
 
 clean:
-	rm -rf $(VENV) .venv-newest build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-newest build dist *.egg-info minfer_jax/native/*.so .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -64,8 +64,9 @@ class Readback:
         The first claim allocates 4 MiB or what it needs, a later one only when it needs more than there is. When that
         fails, this and all later results come back by the plain route; a process says so once.
         """
-        if self._route != "ffi" or not pinned_readback():
-            yield Claim(self, self._route if pinned_readback() else "plain")
+        route: Route = self._route if pinned_readback() else "plain"
+        if route != "ffi":
+            yield Claim(self, route)
             return
         with self._lock:
             self._reserve(n_bytes)
