@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -90,6 +91,14 @@ def pad_run(
         moved = tail_ids // T * shape.tokens + tail_ids % T
         tail_ids = np.pad(moved.astype(np.int32), (0, shape.n_out - len(moved)))
     return np.pad(tokens, fill), np.pad(positions, fill, constant_values=-1), tail_ids
+
+
+def unpad_run(logits: Any, shape: Shape, exact: Shape) -> Any:
+    """Logits [n_out, vocab] of a run that was padded to a shape, cut to the exact one: [B, T, vocab], or [n_out, vocab]
+    of tail rows."""
+    if exact.n_out < exact.slots:
+        return logits[: exact.n_out]
+    return logits.reshape(shape.batch, shape.tokens, -1)[: exact.batch, : exact.tokens]
 
 
 @dataclass(frozen=True)

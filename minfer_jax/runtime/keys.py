@@ -20,8 +20,8 @@ class Shape:
 
     kind: "prefill" (tokens through the model, with or without a cache), "decode" (one token a row, ``steps`` times) or
     "score" (log-probabilities of targets). batch, tokens: rows and tokens per row. n_out: rows that go through the
-    last FFN and the head; batch * tokens is all. cache_length: positions of the KV cache, 0 without one. readback: how
-    the logits come to the host, "" where they stay on the device.
+    last FFN and the head; batch * tokens is all. cache_length: positions of the KV cache, 0 without one. cache_dtype:
+    of the KV cache. readback: how the logits come to the host, "" where they stay on the device.
     """
 
     kind: Kind
@@ -30,6 +30,7 @@ class Shape:
     n_out: int
     cache_length: int = 0
     steps: int = 1
+    cache_dtype: str = "float32"
     readback: str = ""
 
     @property
@@ -39,8 +40,9 @@ class Shape:
 
     def __str__(self) -> str:
         sizes = f"{self.kind} b{self.batch} t{self.tokens} o{self.n_out} c{self.cache_length}"
-        steps = f" x{self.steps}" if self.steps > 1 else ""
-        return sizes + steps + (f" {self.readback}" if self.readback else "")
+        steps = f"x{self.steps}" if self.steps > 1 else ""
+        dtype = "" if self.cache_dtype == "float32" else self.cache_dtype
+        return " ".join(filter(None, (sizes, steps, dtype, self.readback)))
 
 
 def graph_uid(config: Config, params: Params) -> str:

@@ -69,6 +69,7 @@ def compile_program(shape: Shape, function: Any, args: Sequence[Any], static: di
     began = time.perf_counter()
     _compiling.from_disk = False
     compiled = function.trace(*args, **static).lower().compile()
+    function.clear_cache()  # else JAX keeps the executable for itself, and dropping a Program frees nothing
     return Program(shape, compiled, time.perf_counter() - began, _compiling.from_disk)
 
 

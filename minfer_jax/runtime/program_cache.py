@@ -70,20 +70,24 @@ class ProgramCache:
         self.disk_hits = 0
         self.evictions = 0
 
-    def serve(self, uid: str, exact: Shape, bucket: Shape, promote: bool, prepare: Prepare) -> tuple[Program, Usage]:
-        """Count a run of ``exact`` and give the program that serves it, compiled if need be."""
+    def serve(
+        self, uid: str, exact: Shape, bucket: Shape, promote: bool, prepare: Prepare
+    ) -> tuple[Program, int, bool]:
+        """Count a run of ``exact`` and give the program that serves it, compiled if need be, the number of the run, and
+        whether it is promoted."""
         with self._lock:
             usage = self._usage.setdefault((uid, exact), Usage(bucket))
             usage.runs += 1
-            due = promote and usage.runs >= PROMOTE_AT and not usage.failed
+            run = usage.runs
+            due = promote and run >= PROMOTE_AT and not usage.failed
         program = self._promoted(uid, exact, usage, prepare) if due and exact != bucket else None
         if program is None:
             program = self._program((uid, bucket), lambda: prepare(bucket)())
         with self._lock:
-            usage.promoted = due and program.shape == exact
-            usage.hits += usage.promoted
+            usage.promoted = promoted = due and program.shape == exact
+            usage.hits += promoted
             program.calls += 1
-        return program, usage
+        return program, run, promoted
 
     def fall_back(self, uid: str, exact: Shape, error: Exception, prepare: Prepare) -> Program:
         """The promoted program of ``exact`` cannot run: from now on its bucket's program serves it; here it is."""
@@ -105,10 +109,11 @@ class ProgramCache:
         """No promotion for a shape that failed once: it is said once and never tried again."""
         with self._lock:
             usage = self._usage[key]
-            usage.failed, usage.promoted = True, False
+            said, usage.failed, usage.promoted = usage.failed, True, False
             self._programs.pop(key, None)
-        reason = str(error).split("\n")[0]
-        log.warning("no program for the exact shape %s, its bucket %s serves it: %s", key[1], usage.bucket, reason)
+        if not said:
+            reason = str(error).split("\n")[0]
+            log.warning("no program for the exact shape %s, its bucket %s serves it: %s", key[1], usage.bucket, reason)
         return usage
 
     def _promoted(self, uid: str, exact: Shape, usage: Usage, prepare: Prepare) -> Program | None:

@@ -16,7 +16,7 @@ from minfer_jax.model import Model
 from minfer_jax.models.cache import KVCache
 from minfer_jax.records import Record
 from minfer_jax.runtime import decode, programs
-from minfer_jax.runtime.buckets import Batch, Filled, forward_bucket, pad_ended, pad_run
+from minfer_jax.runtime.buckets import Batch, Filled, forward_bucket, pad_ended, pad_run, unpad_run
 from minfer_jax.runtime.keys import Shape, graph_uid
 from minfer_jax.runtime.program import compile_program, specs
 from minfer_jax.runtime.program_cache import MAX_BYTES, MAX_PROGRAMS, ProgramCache, Promotion
@@ -89,12 +89,9 @@ class Runtime(Model):
             began = time.perf_counter()
             logits = claim.fetch(out, (call.shape.n_out, vocab))
             call.tell(time.perf_counter() - began, logits.nbytes)
-            if tail is None:
-                logits = logits.reshape(call.shape.batch, call.shape.tokens, vocab)
-                logits = logits[: tokens.shape[0], : tokens.shape[1]]
-                logits = logits if tail_ids is None else logits.reshape(-1, vocab)[tail_ids]
-            else:
-                logits = logits[: exact.n_out]
+            logits = unpad_run(logits, call.shape, exact)
+            if tail is None and tail_ids is not None:
+                logits = logits.reshape(-1, vocab)[tail_ids]
             return (logits.copy() if copy else logits), cache
 
     def prefill(
@@ -108,7 +105,9 @@ class Runtime(Model):
         call = self._forward(exact, bucket, tokens, positions, cache, tail_ids, None)
         call.tell()
         logits, cache = call.out
-        return (logits if call.shape.n_out == exact.n_out else logits[: exact.n_out]), cache
+        if call.shape.n_out != exact.n_out:
+            logits = unpad_run(logits, call.shape, exact).reshape(exact.n_out, -1)
+        return logits, cache
 
     def score(self, batch: Batch) -> tuple[Call, list[slice]]:
         """Start scoring a batch: a call that gives (logprob float32 [n_out], likeliest token int32 [n_out]), and for
@@ -135,7 +134,7 @@ class Runtime(Model):
         ended: np.ndarray,
     ) -> Call:
         """Generate in ``n`` sequences, padded to ``rows``: a call that gives what :func:`.decode.decode` does."""
-        exact = Shape("decode", n, 1, n, cache.length, steps)
+        exact = Shape("decode", n, 1, n, cache.length, steps, cache.k.dtype.name)
         bucket = replace(exact, batch=rows, n_out=rows)
 
         def arrange(shape: Shape) -> tuple:
@@ -182,7 +181,9 @@ class Runtime(Model):
         B, T = tokens.shape
         kind = "decode" if T == 1 and cache is not None else "prefill"
         n_out = tokens.size if tail_ids is None else len(tail_ids)
-        exact = Shape(kind, B, T, n_out, 0 if cache is None else cache.length)
+        exact = Shape(kind, B, T, n_out)
+        if cache is not None:
+            exact = replace(exact, cache_length=cache.length, cache_dtype=cache.k.dtype.name)
         return exact, forward_bucket(exact)
 
     def _forward(
@@ -216,16 +217,16 @@ class Runtime(Model):
             return lambda: compile_program(shape, function, args, {"config": self.config, **static(shape)})
 
         promote = exact.kind == "decode" or self._prefill_may_promote()
-        program, usage = self._programs.serve(self.graph_uid, exact, bucket, promote, prepare)
+        program, run, promoted = self._programs.serve(self.graph_uid, exact, bucket, promote, prepare)
         args = arrange(program.shape)
         key = f"{self.graph_uid}/{exact}"
         try:
-            return traced_call(program, args, self._tracer, key, usage.runs, usage.promoted)
+            return traced_call(program, args, self._tracer, key, run, promoted)
         except jax.errors.JaxRuntimeError as error:
             if program.shape == bucket or "RESOURCE_EXHAUSTED" not in str(error) or _is_consumed(args):
                 raise
             program = self._programs.fall_back(self.graph_uid, exact, error, prepare)
-            return traced_call(program, arrange(program.shape), self._tracer, key, usage.runs, usage.promoted)
+            return traced_call(program, arrange(program.shape), self._tracer, key, run, False)
 
     def _prefill_may_promote(self) -> bool:
         return promote_prefill() if self._promote_prefill is None else self._promote_prefill
@@ -234,6 +235,8 @@ class Runtime(Model):
         self, tokens: np.ndarray, positions: np.ndarray, cache: KVCache | None, tail_ids: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         tokens, positions = _integers("tokens", tokens, 2), _integers("positions", positions, 2)
+        if cache is not None:
+            self._check_cache(cache)
         if positions.shape != tokens.shape:
             raise ArgumentError(f"positions has shape {positions.shape} and tokens {tokens.shape}; give one for each")
         _check_range("tokens", tokens, 0, self.config.vocab_size)
@@ -245,10 +248,22 @@ class Runtime(Model):
                 f"{max(tokens.shape[1], int(positions.max()) + 1)} positions do not fit "
                 f"{'the context window' if cache is None else 'the cache'} of {length}; give fewer, or make it longer"
             )
+        _check_range("positions", positions, -1, length)
         if tail_ids is not None:
             tail_ids = _integers("tail_ids", tail_ids, 1)
             _check_range("tail_ids", tail_ids, 0, tokens.size)
-        return tokens, positions, tail_ids
+            tail_ids = tail_ids.astype(np.int32)
+        return tokens.astype(np.int32), positions.astype(np.int32), tail_ids
+
+    def _check_cache(self, cache: KVCache) -> None:
+        config = self.config
+        if not isinstance(cache, KVCache):
+            raise ArgumentError(f"cache is {cache!r:.40}; give one that init_cache made")
+        layers, _, heads, _, size = cache.k.shape
+        if (layers, heads, size) != (config.n_layers, config.n_kv_heads, config.head_dim):
+            raise ArgumentError(f"cache has shape {cache.k.shape}, of another model; give one for this config")
+        if cache.k.is_deleted():
+            raise ArgumentError("cache was consumed by an earlier call; go on with the one that came back from it")
 
 
 @dataclass(frozen=True)
@@ -305,11 +320,14 @@ def as_runtime(model: Model) -> Runtime:
 
 
 def _integers(name: str, values: Any, rank: int) -> np.ndarray:
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:  # rows of different lengths
+        array = np.asarray(values, object)
     if array.ndim != rank or array.dtype.kind not in "iu" or array.size == 0:
         what = "[B, T]" if rank == 2 else "[n_out]"
         raise ArgumentError(f"{name} has shape {array.shape} and dtype {array.dtype}; give integers {what}")
-    return array.astype(np.int32)
+    return array
 
 
 def _check_range(name: str, values: np.ndarray, low: int, high: int) -> None:

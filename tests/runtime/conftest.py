@@ -1,0 +1,43 @@
+"""Fixtures of the runtime tests."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax.monitoring
+import pytest
+
+from minfer_jax.load import load
+from minfer_jax.model import Model
+from minfer_jax.runtime.runtime import as_runtime
+from tests.tiny import CASES, write_tiny
+
+
+@pytest.fixture(scope="session")
+def nano_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random llama file of one layer: its programs compile in half a second."""
+    case = replace(CASES["llama"], n_layers=1, d_model=32, d_ff=48, n_heads=2, n_kv_heads=1)
+    return write_tiny(case, tmp_path_factory.mktemp("nano") / "nano.gguf")
+
+
+@pytest.fixture(scope="session")
+def nano(nano_path: Path) -> Model:
+    """The model of ``nano_path``."""
+    return load(nano_path)
+
+
+@pytest.fixture
+def compiled(nano: Model) -> Iterator[list[str]]:
+    """Names of the programs that XLA was asked for since the test began, in every thread, as JAX itself reports them
+    (a program read from the persistent cache is one, too)."""
+    as_runtime(nano).settle()  # promotions that earlier tests have set off
+    names: list[str] = []
+
+    def note(event: str, _: float, **about: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(about["fun_name"].removeprefix("jit(").removesuffix(")"))
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    yield names
+    jax.monitoring.unregister_event_duration_listener(note)
