@@ -146,7 +146,7 @@ def test_b_positive_the_third_run_promotes_exactly_that_shape(nano: Model) -> No
     """By default and for every kind; a neighbour that ran twice is left alone."""
     runtime = Runtime(nano, promotion="blocking")
     pair = [([1, 2], [3, 4, 5])]
-    run(runtime, 6), run(runtime, 6)
+    served(runtime, 2, 6)
     assert lengths(runtime, 3, 5) == [16, 16, 5]
     assert lengths(runtime, 3, 5, batch=3) == [16, 16, 5]
     assert [size(r.program, "b") for r in served(runtime, 2, 5, batch=3)] == [3, 3]

@@ -16,7 +16,7 @@ from minfer_jax.runtime import Runtime
 from minfer_jax.runtime.keys import Shape
 from minfer_jax.sampling import Sampler
 from minfer_jax.scoring import score_tokens
-from tests.runtime.runs import compiling, pure, run
+from tests.runtime.runs import compiling, pure, run, served
 
 N_THREADS = 8
 PROMOTIONS = pytest.mark.parametrize("promotion", ["blocking", "background"])
@@ -109,7 +109,7 @@ def test_b_eight_threads_and_a_promotion_that_fails(
                 until(lambda: runs_of(runtime) == 2 + N_THREADS)
             raise jax.errors.JaxRuntimeError("INTERNAL: no")
 
-    run(runtime, 5), run(runtime, 5)
+    served(runtime, 2, 5)
     attempts = []
     for _ in range(2):
         with compiling(monkeypatch, before) as asked:
