@@ -5,7 +5,6 @@ told about it.
 """
 
 import argparse
-import math
 import sys
 from typing import Any
 
@@ -58,7 +57,6 @@ def run(args: argparse.Namespace) -> int:
 def describe(file: GGUFFile, pre: str | None = None) -> tuple[dict[str, Any], list[str]]:
     """Facts about a model by name, and what would keep it from being loaded, as far as headers tell."""
     metadata = file.metadata
-    parameters = sum(math.prod(tensor.shape) for tensor in file.tensors.values())
     facts: dict[str, Any] = {
         "files": [path.name for path in file.paths],
         "bytes": file.size,
@@ -66,8 +64,8 @@ def describe(file: GGUFFile, pre: str | None = None) -> tuple[dict[str, Any], li
         "name": metadata.get("general.name"),
         "licence": metadata.get("general.license"),
         "architecture": metadata.get("general.architecture"),
-        "parameters": parameters,
-        "bits_per_weight": sum(8 * t.data.nbytes for t in file.tensors.values()) / max(parameters, 1),
+        "parameters": file.n_parameters,
+        "bits_per_weight": sum(8 * t.data.nbytes for t in file.tensors.values()) / max(file.n_parameters, 1),
         "quantisation": file.type_counts(),
     }
     problems: list[str] = []

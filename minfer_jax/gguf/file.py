@@ -1,6 +1,7 @@
 """Opening a model: one file, any part of a split, or a folder."""
 
 import hashlib
+import math
 import mmap
 import os
 from collections import Counter
@@ -47,6 +48,11 @@ class GGUFFile:
     def name(self) -> str:
         """File name of the first part, for messages."""
         return self.paths[0].name
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of weights in all tensors together."""
+        return sum(math.prod(tensor.shape) for tensor in self.tensors.values())
 
     def type_counts(self) -> dict[str, int]:
         """How many tensors have each type, by the type's name, the most frequent first."""
