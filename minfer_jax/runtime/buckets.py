@@ -3,11 +3,13 @@
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from minfer_jax.runtime.keys import Shape
+from minfer_jax.runtime.readback import Route
 
 _LADDER = tuple(sorted({2**i for i in range(31)} | {3 * 2**i for i in range(3, 29)}))  # 1 2 4 8 16 24 32 48 64 ..
 _TOKENS = tuple(sorted({*_LADDER[4:], *(n << i for i in range(6, 28) for n in (5, 7))}))  # 16 24 .. 256 320 384 448 ..
@@ -63,21 +65,27 @@ def steps_bucket(n: int) -> int:
     return next(steps for steps in _STEPS if steps >= n)
 
 
-def forward_bucket(exact: Shape) -> Shape:
-    """The bucket of a run of tokens through the model. A cache fixes the rows, and what is decoded is never padded."""
-    if exact.kind == "decode":
-        return exact
-    tokens = token_bucket(exact.tokens)
-    if exact.cache_length:
-        batch, tokens = exact.batch, min(tokens, exact.cache_length)
+@lru_cache(1024)  # asked at every step
+def forward_shapes(
+    batch: int, tokens: int, n_out: int, cache_length: int, cache_dtype: np.dtype | None, readback: Route
+) -> tuple[Shape, Shape]:
+    """The exact shape of a run of tokens through the model, and its bucket.
+
+    A cache (length 0: none) fixes the rows; one token a row with a cache is decoding and never padded.
+    """
+    kind = "decode" if tokens == 1 and cache_length else "prefill"
+    dtype = cache_dtype.name if cache_dtype else "float32"
+    exact = Shape(kind, batch, tokens, n_out, cache_length, cache_dtype=dtype, readback=readback)
+    if kind == "decode":
+        return exact, exact
+    padded = token_bucket(tokens)
+    if cache_length:
+        padded = min(padded, cache_length)
     else:
-        batch = row_bucket(exact.batch)
-    slots = batch * tokens
-    if exact.n_out == exact.slots:
-        n_out = slots
-    else:  # tail rows stay fewer than all
-        n_out = min(round_up(exact.n_out), slots - 1)
-    return replace(exact, batch=batch, tokens=tokens, n_out=n_out)
+        batch = row_bucket(batch)
+    slots = batch * padded
+    n_out = slots if n_out == exact.slots else min(round_up(n_out), slots - 1)  # tail rows stay fewer than all
+    return exact, replace(exact, batch=batch, tokens=padded, n_out=n_out)
 
 
 def pad_run(
@@ -86,6 +94,8 @@ def pad_run(
     """A run [B, T] and its tail_ids [n_out], padded to a shape: position -1 to the right and below, row 0 of the
     logits once more."""
     B, T = tokens.shape
+    if (B, T) == (shape.batch, shape.tokens) and (tail_ids is None or len(tail_ids) == shape.n_out):
+        return tokens, positions, tail_ids
     fill = ((0, shape.batch - B), (0, shape.tokens - T))
     if tail_ids is not None:
         moved = tail_ids // T * shape.tokens + tail_ids % T

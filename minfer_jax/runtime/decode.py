@@ -17,6 +17,7 @@ from minfer_jax.models.config import Config
 from minfer_jax.models.forward import forward
 from minfer_jax.models.params import Params
 from minfer_jax.runtime.programs import COMPILER_OPTIONS
+from minfer_jax.runtime.readback import Route, deliver
 from minfer_jax.sampling import Settings, adjust_logits, sample
 
 NOTHING = -1
@@ -61,7 +62,12 @@ def start_state(prompts: Sequence[Sequence[int]], limits: Sequence[int], rows: i
 
 
 def _advance(
-    state: DecodeState, logits: jax.Array, processed: jax.Array, settings: Settings, ends: jax.Array
+    state: DecodeState,
+    logits: jax.Array,
+    processed: jax.Array,
+    settings: Settings,
+    ends: jax.Array,
+    greedy: bool | None = None,
 ) -> tuple[DecodeState, tuple[jax.Array, jax.Array]]:
     """Draw a token in every row that goes on: logits [B, V] -> state, (token int32 [B], logprob float32 [B]).
 
@@ -75,7 +81,7 @@ def _advance(
         rows, jnp.maximum(state.position, 0)
     )
     z = adjust_logits(processed, settings, state.in_prompt, state.counts)
-    token = sample(z, settings, keys)
+    token = sample(z, settings, keys, greedy)
     logprob = logits[rows, token] - jax.nn.logsumexp(logits, -1)
     sound = jnp.isfinite(logits).all(-1) & jnp.isfinite(z.max(-1))
 
@@ -116,7 +122,7 @@ def _cancel(state: DecodeState, cancelled: jax.Array) -> DecodeState:
 
 @partial(
     jax.jit,
-    static_argnames=("config", "steps", "early_exit"),
+    static_argnames=("config", "steps", "early_exit", "greedy", "readback"),
     donate_argnames=("cache", "state"),
     compiler_options=COMPILER_OPTIONS,
 )
@@ -132,12 +138,15 @@ def decode(
     config: Config,
     steps: int,
     early_exit: bool,
+    greedy: bool | None = None,
+    readback: Route = "plain",
 ) -> tuple[KVCache, DecodeState, tuple[jax.Array, jax.Array]]:
     """Up to ``steps`` more tokens in every row: (cache, state, (tokens int32 [steps, B], logprobs float32 [steps, B])).
 
     ends: bool [V], ids that end a row (they are in the output). cancelled: bool [B], rows to end now.
     early_exit: stop after ``budget`` (int32 []) steps or when every row has ended. Without it the loop runs ``steps``
-    times whatever happens, because on an accelerator asking "go on?" costs more than a wasted step.
+    times whatever happens, because on an accelerator asking "go on?" costs more than a wasted step. greedy: as in
+    ``sample``; there a question inside the program costs as much. readback: how tokens and logprobs come to the host.
     The cache and the state are consumed.
     """
     rows = state.token.shape[0]
@@ -153,11 +162,11 @@ def decode(
         i, cache, state, out = carry
         logits, cache = forward(params, config, state.token[:, None], state.position[:, None], cache)
         logits = logits[:, 0]
-        state, new = _advance(state, logits, logits, settings, ends)
+        state, new = _advance(state, logits, logits, settings, ends, greedy)
         return i + 1, cache, state, jax.tree.map(lambda all, one: all.at[i].set(one), out, new)
 
     _, cache, state, out = jax.lax.while_loop(wanted, step, (jnp.int32(0), cache, state, blank))
-    return cache, state, out
+    return cache, state, jax.tree.map(lambda x: deliver(x, readback), out)
 
 
 @partial(jax.jit, static_argnames="length")

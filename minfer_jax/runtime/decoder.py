@@ -34,6 +34,7 @@ class Decoder:
         process: Process | None = None,
     ) -> None:
         self._runtime = runtime
+        self._greedy = bool(settings.greedy)
         self._settings, self._ends = jax.device_put((settings, ends))
         self._prompts, self._limits, self._process = prompts, limits, process
         self._rows = round_up(len(prompts))
@@ -72,7 +73,11 @@ class Decoder:
             tokens[row, width - len(prompt) :] = prompt
             positions[row, width - len(prompt) :] = np.arange(len(prompt))
         chunks = [
-            (tokens[:, begin:end], positions[:, begin:end], np.arange(1, self._rows + 1) * (end - begin) - 1)
+            (
+                tokens[:, begin:end],
+                positions[:, begin:end],
+                np.arange(1, self._rows + 1, dtype=np.int32) * (end - begin) - 1,
+            )
             for begin, end in pairwise((0, *columns))
         ]
         for chunk_tokens, chunk_positions, last in chunks[:-1]:
@@ -117,9 +122,8 @@ class Decoder:
         steps = MAX_STEPS if early_exit else steps_bucket(count)
         taken = count if early_exit else steps
         self._make_room(taken)
-        call = self._runtime.decode(
-            len(self._prompts), self._rows, steps, count, self._cache, self._state, self._settings, self._ends, ended
-        )
+        sizes = len(self._prompts), self._rows, steps, count, self._greedy
+        call = self._runtime.decode(*sizes, self._cache, self._state, self._settings, self._ends, ended)
         self._cache, self._state, out = call.out
         self._produced += taken
         tokens, logprobs = call.read(out)

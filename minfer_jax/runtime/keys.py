@@ -8,6 +8,7 @@ import jax
 
 from minfer_jax.models.config import Config
 from minfer_jax.models.params import Params
+from minfer_jax.runtime.readback import Route
 
 _TRACED_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision")
 
@@ -20,8 +21,9 @@ class Shape:
 
     kind: "prefill" (tokens through the model, with or without a cache), "decode" (one token a row, ``steps`` times) or
     "score" (log-probabilities of targets). batch, tokens: rows and tokens per row. n_out: rows that go through the
-    last FFN and the head; batch * tokens is all. cache_length: positions of the KV cache, 0 without one. cache_dtype:
-    of the KV cache. readback: how the logits come to the host, "" where they stay on the device.
+    last FFN and the head; batch * tokens is all. cache_length: positions of the KV cache, 0 without one. sampling: of
+    many steps, "" where one program serves every sampler. cache_dtype: of the KV cache. readback: how the results
+    come to the host; "plain": they stay on the device, to be read from there.
     """
 
     kind: Kind
@@ -30,8 +32,9 @@ class Shape:
     n_out: int
     cache_length: int = 0
     steps: int = 1
+    sampling: Literal["", "greedy", "draw"] = ""
     cache_dtype: str = "float32"
-    readback: str = ""
+    readback: Route = "plain"
 
     @property
     def slots(self) -> int:
@@ -42,7 +45,17 @@ class Shape:
         sizes = f"{self.kind} b{self.batch} t{self.tokens} o{self.n_out} c{self.cache_length}"
         steps = f"x{self.steps}" if self.steps > 1 else ""
         dtype = "" if self.cache_dtype == "float32" else self.cache_dtype
-        return " ".join(filter(None, (sizes, steps, dtype, self.readback)))
+        readback = "" if self.readback == "plain" else self.readback
+        return " ".join(filter(None, (sizes, steps, self.sampling, dtype, readback)))
+
+
+Key = tuple[str, Shape]
+"""A graph's uid and a shape."""
+
+
+def key_name(key: Key) -> str:
+    """How a key is shown."""
+    return f"{key[0]}/{key[1]}"
 
 
 def graph_uid(config: Config, params: Params) -> str:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from minfer_jax.arguments import check_integer
 from minfer_jax.errors import ArgumentError
-from minfer_jax.runtime.keys import Shape
+from minfer_jax.runtime.keys import Key, Shape
 from minfer_jax.runtime.program import Program
 
 log = logging.getLogger("minfer_jax")
@@ -27,7 +27,6 @@ MAX_PROGRAMS = 64
 MAX_BYTES = 1 << 30
 
 Promotion = Literal["background", "blocking"]
-Key = tuple[str, Shape]
 Compile = Callable[[], Program]
 Prepare = Callable[[Shape], Compile]
 """Reads what a compilation needs from the arguments at hand; the compilation itself may then happen later."""

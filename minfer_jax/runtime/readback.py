@@ -25,17 +25,18 @@ Route = Literal["ffi", "pinned_host", "plain"]
 """ffi: a custom call copies the result into a buffer of ours, page-locked on a GPU. pinned_host: JAX puts it into
 page-locked memory of its own. plain: it stays on the device until it is read."""
 
-# Fastest first. To have the result of a program that does little else, ffi, pinned_host, plain: on an H200 (jax 0.11.2,
-# 608 KB) 278, 265 and 620 us; on two CPU cores (jax 0.10.2) 608 KB 104, 82 and 98 us, 5.6 MB 359, 176 and 174 us, since
-# what a program leaves in host memory is read where it is.
-_FASTEST: dict[str, tuple[Route, ...]] = {"gpu": ("ffi", "pinned_host", "plain"), "cpu": ("plain",)}
+# Fastest first. What reading a result adds to the program, by ffi, pinned_host, plain: on an H200 (jax 0.11.2) 608 KB
+# 75-94, 40-47 and 300-355 us, 5.6 MB 695, 168 and 1190 us. On two CPU cores (jax 0.10.2), the program included, 608 KB
+# 104, 82 and 98 us, 5.6 MB 359, 176 and 174 us, since what a program leaves in host memory is read where it is.
+_FASTEST: dict[str, tuple[Route, ...]] = {"gpu": ("pinned_host", "ffi", "plain"), "cpu": ("plain",)}
 
 _FIRST_BYTES = 4 << 20
 
 
-def deliver(x: jax.Array, route: Route, slot: int) -> jax.Array:
-    """What a program returns in place of its float32 result x, for `Claim.fetch` to read."""
+def deliver(x: jax.Array, route: Route, slot: int | None = None) -> jax.Array:
+    """What a program returns in place of its result x (float32 for ffi, which needs the slot of a buffer)."""
     if route == "ffi":
+        assert slot is not None
         return jax.ffi.ffi_call(READBACK, jax.ShapeDtypeStruct((), jnp.int32))(x, slot=np.int64(slot))
     return jax.device_put(x, jax.memory.Space.Host) if route == "pinned_host" else x
 
@@ -56,6 +57,11 @@ class Readback:
         self._buffer: np.ndarray | None = None
         self._lock = threading.Lock()
         self.slot = _take_slot(self)
+
+    @property
+    def small(self) -> Route:
+        """The route of a few numbers, for which no buffer of ours is needed."""
+        return "pinned_host" if self._route == "pinned_host" and pinned_readback() else "plain"
 
     @contextmanager
     def claim(self, n_bytes: int) -> Iterator["Claim"]:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,13 +11,14 @@ import jax
 import numpy as np
 
 from minfer_jax.env import promote_prefill
-from minfer_jax.errors import ArgumentError, ContextLengthError
+from minfer_jax.errors import ArgumentError
 from minfer_jax.model import Model
 from minfer_jax.models.cache import KVCache
-from minfer_jax.records import Record
 from minfer_jax.runtime import decode, programs
-from minfer_jax.runtime.buckets import Batch, Filled, forward_bucket, pad_ended, pad_run, unpad_run
-from minfer_jax.runtime.keys import Shape, graph_uid
+from minfer_jax.runtime.buckets import Batch, Filled, forward_shapes, pad_ended, pad_run, unpad_run
+from minfer_jax.runtime.cache_info import CacheInfo, describe
+from minfer_jax.runtime.inputs import check_run
+from minfer_jax.runtime.keys import Shape, graph_uid, key_name
 from minfer_jax.runtime.program import compile_program, specs
 from minfer_jax.runtime.program_cache import MAX_BYTES, MAX_PROGRAMS, ProgramCache, Promotion
 from minfer_jax.runtime.readback import Readback, Route
@@ -78,13 +79,14 @@ class Runtime(Model):
         Returns (logits float32 [B, T, vocab] or [n_out, vocab], cache). Raises ArgumentError naming the argument,
         ContextLengthError for positions beyond the cache.
         """
-        tokens, positions, tail_ids = self._check(tokens, positions, cache, tail_ids)
+        tokens, positions, tail_ids = check_run(self.config, tokens, positions, cache, tail_ids)
         vocab = self.config.vocab_size
         tail = None if tail_ids is None or len(tail_ids) >= tokens.size else tail_ids
         exact, bucket = self._shapes(tokens, cache, tail)
         with self._readback.claim(4 * vocab * max(exact.n_out, bucket.n_out)) as claim:
-            exact, bucket = (replace(shape, readback=claim.route) for shape in (exact, bucket))
-            call = self._forward(exact, bucket, tokens, positions, cache, tail, (claim.route, self._readback.slot))
+            exact, bucket = self._shapes(tokens, cache, tail, claim.route)
+            destination = None if claim.route == "plain" else (claim.route, self._readback.slot)
+            call = self._forward(exact, bucket, tokens, positions, cache, tail, destination)
             out, cache = call.out
             began = time.perf_counter()
             logits = claim.fetch(out, (call.shape.n_out, vocab))
@@ -118,7 +120,7 @@ class Runtime(Model):
             f = filled[shape] = batch.fill(shape)
             return self.params, f.tokens, f.positions, f.tail_ids, f.targets
 
-        call = self._call(programs.score_rows, batch.exact, batch.bucket, arrange, lambda _: {})
+        call = self._call(programs.score_rows, batch.exact, batch.bucket, arrange, {})
         return call, filled[call.shape].rows
 
     def decode(
@@ -127,6 +129,7 @@ class Runtime(Model):
         rows: int,
         steps: int,
         budget: int,
+        greedy: bool,
         cache: KVCache,
         state: decode.DecodeState,
         settings: Settings,
@@ -134,7 +137,9 @@ class Runtime(Model):
         ended: np.ndarray,
     ) -> Call:
         """Generate in ``n`` sequences, padded to ``rows``: a call that gives what :func:`.decode.decode` does."""
-        exact = Shape("decode", n, 1, n, cache.length, steps, cache.k.dtype.name)
+        sampling = "" if self.early_exit else "greedy" if greedy else "draw"
+        route = self._readback.small
+        exact = Shape("decode", n, 1, n, cache.length, steps, sampling, cache.k.dtype.name, route)
         bucket = replace(exact, batch=rows, n_out=rows)
 
         def arrange(shape: Shape) -> tuple:
@@ -142,9 +147,8 @@ class Runtime(Model):
             fitted = (cache, state) if same else decode.fit_rows(cache, state, shape.batch)
             return self.params, np.int32(budget), *fitted, settings, ends, pad_ended(ended, shape.batch)
 
-        def static(shape: Shape) -> dict[str, Any]:
-            return {"steps": shape.steps, "early_exit": self.early_exit}
-
+        known = None if self.early_exit else greedy
+        static = {"steps": steps, "early_exit": self.early_exit, "greedy": known, "readback": route}
         return self._call(decode.decode, exact, bucket, arrange, static)
 
     def trace(self, block: bool = False) -> AbstractContextManager[list[TraceRecord]]:
@@ -152,39 +156,27 @@ class Runtime(Model):
         its device time and slows the whole down."""
         return self._tracer.listen(block)
 
-    def cache_info(self) -> "CacheInfo":
+    def cache_info(self) -> CacheInfo:
         """What has run, what was compiled for it, and what it cost."""
-        usage, compiled = self._programs.snapshot()
-        return CacheInfo(
-            shapes={
-                f"{uid}/{shape}": ShapeInfo(
-                    str(shape), str(u.bucket), u.runs, u.promoted, u.hits, u.compile_seconds, u.failed
-                )
-                for (uid, shape), u in usage.items()
-            },
-            programs={
-                f"{uid}/{shape}": ProgramInfo(p.calls, p.compile_seconds, p.from_disk, p.device_bytes, p.temp_bytes)
-                for (uid, shape), p in compiled.items()
-            },
-            compiles=self._programs.compiles,
-            disk_hits=self._programs.disk_hits,
-            evictions=self._programs.evictions,
-        )
+        return describe(self._programs)
+
+    def hlo(self, program: str) -> str:
+        """Text of the optimised HLO module of a compiled program, named as in ``cache_info().programs``."""
+        compiled = {key_name(key): compiled for key, compiled in self._programs.snapshot()[1].items()}
+        if program not in compiled:
+            raise ArgumentError(f"no program {program!r} is compiled; cache_info().programs has the names")
+        return compiled[program].text
 
     def settle(self) -> None:
         """Wait until no promotion is under way in the background."""
         self._programs.settle()
 
     def _shapes(
-        self, tokens: np.ndarray, cache: KVCache | None, tail_ids: np.ndarray | None
+        self, tokens: np.ndarray, cache: KVCache | None, tail_ids: np.ndarray | None, readback: Route = "plain"
     ) -> tuple[Shape, Shape]:
-        B, T = tokens.shape
-        kind = "decode" if T == 1 and cache is not None else "prefill"
         n_out = tokens.size if tail_ids is None else len(tail_ids)
-        exact = Shape(kind, B, T, n_out)
-        if cache is not None:
-            exact = replace(exact, cache_length=cache.length, cache_dtype=cache.k.dtype.name)
-        return exact, forward_bucket(exact)
+        length, dtype = (0, None) if cache is None else (cache.length, cache.k.dtype)
+        return forward_shapes(*tokens.shape, n_out, length, dtype, readback)
 
     def _forward(
         self,
@@ -200,7 +192,7 @@ class Runtime(Model):
             padded_tokens, padded_positions, padded_tail = pad_run(tokens, positions, tail_ids, shape)
             return self.params, padded_tokens, padded_positions, cache, padded_tail
 
-        return self._call(programs.forward_rows, exact, bucket, arrange, lambda _: {"destination": destination})
+        return self._call(programs.forward_rows, exact, bucket, arrange, {"destination": destination})
 
     def _call(
         self,
@@ -208,18 +200,18 @@ class Runtime(Model):
         exact: Shape,
         bucket: Shape,
         arrange: Callable[[Shape], tuple],
-        static: Callable[[Shape], dict[str, Any]],
+        static: dict[str, Any],
     ) -> Call:
         """Run ``function`` on the arguments that ``arrange`` gives for whichever of the two shapes has a program."""
 
         def prepare(shape: Shape):
             args = specs(arrange(shape))
-            return lambda: compile_program(shape, function, args, {"config": self.config, **static(shape)})
+            return lambda: compile_program(shape, function, args, {"config": self.config, **static})
 
         promote = exact.kind == "decode" or self._prefill_may_promote()
         program, run, promoted = self._programs.serve(self.graph_uid, exact, bucket, promote, prepare)
         args = arrange(program.shape)
-        key = f"{self.graph_uid}/{exact}"
+        key = (self.graph_uid, exact)
         try:
             return traced_call(program, args, self._tracer, key, run, promoted)
         except jax.errors.JaxRuntimeError as error:
@@ -230,79 +222,6 @@ class Runtime(Model):
 
     def _prefill_may_promote(self) -> bool:
         return promote_prefill() if self._promote_prefill is None else self._promote_prefill
-
-    def _check(
-        self, tokens: np.ndarray, positions: np.ndarray, cache: KVCache | None, tail_ids: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        tokens, positions = _integers("tokens", tokens, 2), _integers("positions", positions, 2)
-        if cache is not None:
-            self._check_cache(cache)
-        if positions.shape != tokens.shape:
-            raise ArgumentError(f"positions has shape {positions.shape} and tokens {tokens.shape}; give one for each")
-        _check_range("tokens", tokens, 0, self.config.vocab_size)
-        rows, length = (len(tokens), self.config.n_ctx) if cache is None else (cache.k.shape[1], cache.length)
-        if len(tokens) != rows:
-            raise ArgumentError(f"tokens has {len(tokens)} rows and the cache {rows}; give as many")
-        if tokens.shape[1] > length or positions.max(initial=-1) >= length:
-            raise ContextLengthError(
-                f"{max(tokens.shape[1], int(positions.max()) + 1)} positions do not fit "
-                f"{'the context window' if cache is None else 'the cache'} of {length}; give fewer, or make it longer"
-            )
-        _check_range("positions", positions, -1, length)
-        if tail_ids is not None:
-            tail_ids = _integers("tail_ids", tail_ids, 1)
-            _check_range("tail_ids", tail_ids, 0, tokens.size)
-            tail_ids = tail_ids.astype(np.int32)
-        return tokens.astype(np.int32), positions.astype(np.int32), tail_ids
-
-    def _check_cache(self, cache: KVCache) -> None:
-        config = self.config
-        if not isinstance(cache, KVCache):
-            raise ArgumentError(f"cache is {cache!r:.40}; give one that init_cache made")
-        layers, _, heads, _, size = cache.k.shape
-        if (layers, heads, size) != (config.n_layers, config.n_kv_heads, config.head_dim):
-            raise ArgumentError(f"cache has shape {cache.k.shape}, of another model; give one for this config")
-        if cache.k.is_deleted():
-            raise ArgumentError("cache was consumed by an earlier call; go on with the one that came back from it")
-
-
-@dataclass(frozen=True)
-class ShapeInfo(Record):
-    """One exact shape. bucket: the padded shape that stands in for it. promoted: whether it has a program of its own.
-    hits: runs served by that. compile_seconds: what that took. failed: it could not be had."""
-
-    shape: str
-    bucket: str
-    runs: int
-    promoted: bool
-    hits: int
-    compile_seconds: float
-    failed: bool
-
-
-@dataclass(frozen=True)
-class ProgramInfo(Record):
-    """One compiled program. from_disk: read from the persistent cache. device_bytes: held on the device between calls,
-    code and constants. temp_bytes: scratch memory of a call."""
-
-    calls: int
-    compile_seconds: float
-    from_disk: bool
-    device_bytes: int
-    temp_bytes: int
-
-
-@dataclass(frozen=True)
-class CacheInfo(Record):
-    """State of a Runtime's programs. shapes: by graph and exact shape; programs: by graph and compiled shape, the least
-    recently used first. compiles: programs compiled; disk_hits: programs read from the persistent cache instead;
-    evictions: programs dropped to stay within the bounds."""
-
-    shapes: dict[str, ShapeInfo]
-    programs: dict[str, ProgramInfo]
-    compiles: int
-    disk_hits: int
-    evictions: int
 
 
 @cache
@@ -317,23 +236,6 @@ def as_runtime(model: Model) -> Runtime:
     runtime = Runtime(model)
     runtime._programs, runtime._readback = _shared()
     return runtime
-
-
-def _integers(name: str, values: Any, rank: int) -> np.ndarray:
-    try:
-        array = np.asarray(values)
-    except ValueError:  # rows of different lengths
-        array = np.asarray(values, object)
-    if array.ndim != rank or array.dtype.kind not in "iu" or array.size == 0:
-        what = "[B, T]" if rank == 2 else "[n_out]"
-        raise ArgumentError(f"{name} has shape {array.shape} and dtype {array.dtype}; give integers {what}")
-    return array
-
-
-def _check_range(name: str, values: np.ndarray, low: int, high: int) -> None:
-    outside = values[(values < low) | (values >= high)]
-    if outside.size:
-        raise ArgumentError(f"{name} holds {outside[0]}; give numbers from {low} to {high - 1}")
 
 
 def _is_consumed(args: tuple) -> bool:

@@ -11,7 +11,7 @@ import jax
 
 from minfer_jax.env import graph_trace
 from minfer_jax.records import Record
-from minfer_jax.runtime.keys import Shape
+from minfer_jax.runtime.keys import Key, Shape, key_name
 from minfer_jax.runtime.program import Program
 
 
@@ -99,7 +99,7 @@ class Call:
             self._tracer.emit(record)
 
 
-def traced_call(program: Program, args: tuple, tracer: Tracer, key: str, run: int, promoted: bool) -> Call:
+def traced_call(program: Program, args: tuple, tracer: Tracer, key: Key, run: int, promoted: bool) -> Call:
     """Call a program, with a record of it if somebody wants one."""
     if not tracer.wanted:
         return Call(program(*args), program.shape, tracer, None)
@@ -111,7 +111,7 @@ def traced_call(program: Program, args: tuple, tracer: Tracer, key: str, run: in
         jax.block_until_ready(out)
         device_us = (time.perf_counter() - dispatched) * 1e6
     record = TraceRecord(
-        key=key,
+        key=key_name(key),
         run=run,
         program=str(program.shape),
         promoted=promoted,

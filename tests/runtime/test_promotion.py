@@ -81,7 +81,7 @@ def test_b_uid_covers_config_implementation_dtypes_and_versions(
 
 
 def test_b_shape_covers_kind_batch_tokens_n_out_and_cache_length(nano: Model) -> None:
-    runtime = Runtime(nano)
+    runtime = Runtime(nano, readback="plain")
     run(runtime, 5)
     run(runtime, 5, 2)
     run(runtime, 6)
@@ -91,9 +91,7 @@ def test_b_shape_covers_kind_batch_tokens_n_out_and_cache_length(nano: Model) ->
     run(runtime, 1, cache=init_cache(nano.config, 1, 32))
     score_tokens(runtime, [([1, 2], [3, 4, 5])])
     info = runtime.cache_info()
-    routes = {name.rsplit(" ", 1)[1] for name in info.shapes if "/prefill" in name}
-    assert len(routes) == 1 and routes <= {"ffi", "pinned_host", "plain"}
-    assert [re.sub(r" (ffi|pinned_host|plain)$", "", shape.shape) for shape in info.shapes.values()] == [
+    assert [shape.shape for shape in info.shapes.values()] == [
         "prefill b1 t5 o5 c0",
         "prefill b2 t5 o10 c0",
         "prefill b1 t6 o6 c0",
