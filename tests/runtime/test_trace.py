@@ -38,7 +38,7 @@ def test_graph_trace_writes_one_line_per_forward(
     for _ in range(3):
         run(runtime, 5)
     one, two, three = lines(capsys.readouterr().err)
-    route = runtime._readback._route
+    route = "" if runtime._readback._route == "plain" else f" {runtime._readback._route}"
     vocab = nano.config.vocab_size
     for match, number in ((one, "1"), (two, "2"), (three, "3")):
         assert match["key"] == f"{runtime.graph_uid}/prefill b1 t5 o5 c0{route}" and match["run"] == number
