@@ -44,7 +44,7 @@ def test_graph_trace_writes_one_line_per_forward(
         assert match["key"] == f"{runtime.graph_uid}/prefill b1 t5 o5 c0{route}" and match["run"] == number
         assert match["splits"] == "1" and int(match["kernels"]) > 5
         assert match["device"] == "-" and match["readback"] != "-" and int(match["dispatch"]) > 0
-    assert one["served"] == two["served"] == f"bucket (prefill b1 t16 o16 c0 {route})"
+    assert one["served"] == two["served"] == f"bucket (prefill b1 t16 o16 c0{route})"
     assert three["served"] == "promoted"
     assert [int(match["bytes"]) for match in (one, two, three)] == [4 * vocab * n for n in (16, 16, 5)]
 
