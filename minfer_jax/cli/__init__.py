@@ -12,7 +12,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 
-from minfer_jax.cli import chat, demo, generate, info, perplexity, score
+import jax
+
+from minfer_jax.cli import bench, chat, demo, dot, generate, info, perplexity, score, trace
 from minfer_jax.errors import MinferError
 
 _COMMANDS = {
@@ -21,6 +23,9 @@ _COMMANDS = {
     "perplexity": perplexity,
     "generate": generate,
     "chat": chat,
+    "bench": bench,
+    "trace": trace,
+    "dot": dot,
     "demo": demo,
 }
 _INTERRUPTED, _NO_READER = 130, 141  # as a shell tells the signals SIGINT and SIGPIPE
@@ -37,6 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             return args.run(args)
     except MinferError as error:
         _complain("error: " + " ".join(str(error).split("\n")))
+        return 1
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        _complain(f"error: out of memory: {str(error).splitlines()[0]}; ask for less at once")
         return 1
     except KeyboardInterrupt:
         _complain("interrupted")

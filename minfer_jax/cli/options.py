@@ -4,6 +4,8 @@ import argparse
 import dataclasses
 from typing import Any, NoReturn
 
+from minfer_jax.arguments import check_integer
+from minfer_jax.errors import ArgumentError
 from minfer_jax.hub import KNOWN_MODELS
 from minfer_jax.load import load
 from minfer_jax.model import Model
@@ -20,6 +22,7 @@ _SAMPLER_OPTIONS: dict[str, tuple[type, str]] = {
     "presence_penalty": (float, "subtract this once if the token is in the output; 0: off"),
     "seed": (int, "makes the text reproducible (default: a fresh one)"),
 }
+_MAX_BATCH = 1 << 16
 
 
 def wrong_usage(args: argparse.Namespace, message: str) -> NoReturn:
@@ -65,6 +68,19 @@ def add_loading(parser: argparse.ArgumentParser, n_ctx: bool = True) -> None:
     if n_ctx:
         group.add_argument("--n-ctx", type=int, metavar="N", help="context window in tokens (default: as in training)")
     group.add_argument("--pre", metavar="NAME", help="pre-tokenizer to use instead of the one the file names")
+
+
+def add_batch(parser: argparse.ArgumentParser) -> None:
+    """--batch."""
+    parser.add_argument("--batch", type=int, default=1, metavar="B", help="sequences side by side (default: 1)")
+
+
+def batch_size(args: argparse.Namespace) -> int:
+    """The number that --batch gives. Raises ArgumentError naming it."""
+    batch = check_integer("batch", args.batch, 1)
+    if batch > _MAX_BATCH:
+        raise ArgumentError(f"batch is {batch}; give at most {_MAX_BATCH}")
+    return batch
 
 
 def load_model(args: argparse.Namespace, n_ctx: int | None = None) -> Model:
