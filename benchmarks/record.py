@@ -9,7 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import jax
+from minfer_jax import __version__
+from minfer_jax.runtime.device import device_name
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -17,10 +18,11 @@ RESULTS = Path(__file__).parent / "results"
 def write_record(name: str, results: Any) -> Path:
     """Write ``results/<name>.json``; name says the benchmark and the device, such as "load_cpu"."""
     record = {
-        "device": jax.devices()[0].device_kind if jax.default_backend() != "cpu" else _cpu_name(),
+        "device": device_name(),
         "cpus": os.cpu_count(),
         "python": platform.python_version(),
-        "versions": {package: version(package) for package in ("minfer-jax", "jax", "jaxlib", "numpy", "gguf")},
+        "versions": {"minfer-jax": __version__}
+        | {package: version(package) for package in ("jax", "jaxlib", "numpy", "gguf")},
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "command": " ".join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
         "results": results,
@@ -29,9 +31,3 @@ def write_record(name: str, results: Any) -> Path:
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(record, indent=1) + "\n")
     return path
-
-
-def _cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
-    return names[0].split(":", 1)[1].strip() if names else platform.machine()
