@@ -68,6 +68,7 @@ def test_b_uid_covers_config_implementation_dtypes_and_versions(
         uid(load(nano_path, n_ctx=128)),
         uid(load(nano_path, dtype="bfloat16")),
         uid(load(nano_path, implementation="xla")),
+        uid(replace(nano, params=jax.tree.map(lambda x: x.astype(jnp.bfloat16), nano.params))),
     ]
     for package in ("minfer_jax", "jax"):
         with monkeypatch.context() as patch:
