@@ -28,6 +28,7 @@ from minfer_jax.models.params import Params
 from minfer_jax.runtime import decode, programs
 from minfer_jax.runtime.buckets import MAX_STEPS
 from minfer_jax.runtime.decoder import Decoder
+from minfer_jax.runtime.readback import Route
 
 REPETITIONS = {"cpu": 15, "gpu": 100}
 LENGTH = 512  # of the KV cache
@@ -132,13 +133,13 @@ def stacking(model: mj.Model, repetitions: int) -> dict[str, float]:
 class Chunks:
     """Generation as ``generate`` does it, ``steps`` tokens per program call, each of whose tokens are read."""
 
-    def __init__(self, model: mj.Model, steps: int, greedy: bool | None = True) -> None:
+    def __init__(self, model: mj.Model, steps: int, greedy: bool | None = True, readback: Route = "plain") -> None:
         vocab = model.config.vocab_size
         self._steps = steps
         self._cache = mj.init_cache(model.config, 1, LENGTH)
         self._state = decode.start_state([[5]], [1 << 30], 1, vocab)
         settings, ends = jax.device_put((GREEDY.settings(vocab, 0), np.zeros(vocab, bool)))
-        sizes = {"config": model.config, "steps": steps, "early_exit": False, "greedy": greedy}
+        sizes = {"config": model.config, "steps": steps, "early_exit": False, "greedy": greedy, "readback": readback}
         program = partial(jitted(decode.decode, tuple(sizes), ("cache", "state")), **sizes)
         going = np.zeros(1, bool)
         self._decode = lambda *kept: program(model.params, np.int32(steps), *kept, settings, ends, going)
@@ -155,12 +156,14 @@ class Chunks:
 
 
 def chunking(model: mj.Model, repetitions: int) -> dict[str, float]:
-    """A token per program call, and many; "asked": many, but the program asks the device whether to sample."""
+    """A token per program call, and many. asked: the program asks the device whether to sample. pinned_host: the tokens
+    come back by that route."""
     variants = {
         "1": Chunks(model, 1),
         "8": Chunks(model, 8),
         str(MAX_STEPS): Chunks(model, MAX_STEPS),
         f"{MAX_STEPS} asked": Chunks(model, MAX_STEPS, greedy=None),
+        f"{MAX_STEPS} pinned_host": Chunks(model, MAX_STEPS, readback="pinned_host"),
     }
     return {
         name: round(value / MAX_STEPS, 1)
@@ -185,7 +188,7 @@ def host_cost(model: mj.Model, chunks: int) -> dict[str, float]:
             decoder.next(MAX_STEPS, going)
         walls.append((time.perf_counter() - start) / (chunks - 1) / MAX_STEPS)
 
-        queued = Chunks(model, MAX_STEPS)
+        queued = Chunks(model, MAX_STEPS, readback="pinned_host")
         jax.block_until_ready(queued.queue())
         start = time.perf_counter()
         outs = [queued.queue() for _ in range(chunks - 1)]

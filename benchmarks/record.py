@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from minfer_jax import __version__
-from minfer_jax.runtime.device import device_name
+from minfer_jax.profiling.device import device_name
 
 RESULTS = Path(__file__).parent / "results"
 

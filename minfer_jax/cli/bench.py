@@ -23,11 +23,11 @@ from minfer_jax.cli.text import print_json, write
 from minfer_jax.errors import ArgumentError
 from minfer_jax.model import Model
 from minfer_jax.native import library
+from minfer_jax.profiling.bench import UNTIMED, Measurement, Test, measure
+from minfer_jax.profiling.device import copy_bandwidth, device_name
+from minfer_jax.profiling.workload import check_room
 from minfer_jax.progress import progress_bar
 from minfer_jax.runtime import Runtime
-from minfer_jax.runtime.bench import UNTIMED, Measurement, Test, measure
-from minfer_jax.runtime.device import copy_bandwidth, device_name
-from minfer_jax.runtime.workload import check_room
 
 _COLUMNS = {
     "size": ">11",

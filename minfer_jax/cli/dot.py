@@ -17,10 +17,10 @@ from minfer_jax.arguments import check_integer
 from minfer_jax.cli import options
 from minfer_jax.cli.text import print_json, write
 from minfer_jax.errors import ArgumentError, MinferError, UnsupportedError
+from minfer_jax.profiling.workload import Session, check_room, score
 from minfer_jax.runtime import Runtime, TraceRecord
 from minfer_jax.runtime.graph_dot import dot
 from minfer_jax.runtime.program_cache import PROMOTE_AT
-from minfer_jax.runtime.workload import Session, check_room, score
 
 log = logging.getLogger("minfer_jax")
 

@@ -19,8 +19,8 @@ from typing import Any
 from minfer_jax.arguments import check_integer
 from minfer_jax.cli import options
 from minfer_jax.cli.text import print_json, print_table, write
+from minfer_jax.profiling.breakdown import Breakdown, trace_work
 from minfer_jax.runtime import Runtime, TraceRecord
-from minfer_jax.runtime.breakdown import Breakdown, trace_work
 
 _PARTS = ("dispatch", "device", "readback", "sampling", "other", "total")
 

@@ -60,9 +60,13 @@ def pad_ended(ended: np.ndarray, rows: int) -> np.ndarray:
     return np.pad(ended, (0, rows - len(ended)), constant_values=True)
 
 
-def steps_bucket(n: int) -> int:
-    """Trip count of a decode program that is to give n <= MAX_STEPS tokens."""
-    return next(steps for steps in _STEPS if steps >= n)
+def trip_count(n: int, early_exit: bool) -> tuple[int, int]:
+    """Steps of the decode program that is to give n <= MAX_STEPS tokens, and how many of them it takes: with an early
+    exit one program serves every n, without one it takes them all."""
+    if early_exit:
+        return MAX_STEPS, n
+    steps = next(steps for steps in _STEPS if steps >= n)
+    return steps, steps
 
 
 @lru_cache(1024)  # asked at every step

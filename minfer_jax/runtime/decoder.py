@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from minfer_jax.models.cache import init_cache
-from minfer_jax.runtime.buckets import MAX_STEPS, cache_bucket, pad_ended, prompt_columns, round_up, steps_bucket
+from minfer_jax.runtime.buckets import MAX_STEPS, cache_bucket, pad_ended, prompt_columns, round_up, trip_count
 from minfer_jax.runtime.decode import draw_tokens, grow_cache, start_state
 from minfer_jax.runtime.runtime import Runtime
 from minfer_jax.sampling import Settings
@@ -118,9 +118,7 @@ class Decoder:
     def _portion(self, count: int, ended: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """About ``count`` tokens by one program call, or as many as its trip count says."""
         count = min(count, MAX_STEPS, max(self._limits) - self._produced)
-        early_exit = self._runtime.early_exit
-        steps = MAX_STEPS if early_exit else steps_bucket(count)
-        taken = count if early_exit else steps
+        steps, taken = trip_count(count, self._runtime.early_exit)
         self._make_room(taken)
         sizes = len(self._prompts), self._rows, steps, count, self._greedy
         call = self._runtime.decode(*sizes, self._cache, self._state, self._settings, self._ends, ended)

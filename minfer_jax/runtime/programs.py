@@ -46,9 +46,7 @@ def score_rows(
     return jax.tree.map(jnp.ravel, out)
 
 
-@partial(
-    jax.jit, static_argnames=("config", "destination"), donate_argnames="cache", compiler_options=COMPILER_OPTIONS
-)
+@partial(jax.jit, static_argnames=("config", "destination"), donate_argnames="cache", compiler_options=COMPILER_OPTIONS)
 def forward_rows(
     params: Params,
     tokens: jax.Array,

@@ -12,7 +12,7 @@ import pytest
 from gguf import GGUFReader
 
 from minfer_jax.cli import bench
-from minfer_jax.runtime import bench as measuring
+from minfer_jax.profiling import bench as measuring
 from tests.cli.conftest import assert_one_error
 
 FIELDS = {

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from minfer_jax.profiling.breakdown import _breakdown
 from minfer_jax.runtime import TraceRecord
-from minfer_jax.runtime.breakdown import _breakdown
 from minfer_jax.runtime.buckets import MAX_STEPS
 from tests.cli.conftest import assert_one_error
 from tests.tiny import CASES

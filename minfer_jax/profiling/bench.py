@@ -10,10 +10,10 @@ import jax
 
 from minfer_jax.model import Model
 from minfer_jax.models.cache import KVCache
+from minfer_jax.profiling.workload import Session
 from minfer_jax.records import Record
 from minfer_jax.runtime.program_cache import PROMOTE_AT
 from minfer_jax.runtime.runtime import CacheInfo, Runtime
-from minfer_jax.runtime.workload import Session
 
 UNTIMED = PROMOTE_AT
 """Runs before those that are timed: a shape has its own program from then on, and the last one is the warm-up."""

@@ -9,9 +9,9 @@ from minfer_jax.generation import generate_batch
 from minfer_jax.load import load
 from minfer_jax.model import Model
 from minfer_jax.models import forward
+from minfer_jax.profiling.device import copy_bandwidth, device_name
+from minfer_jax.profiling.workload import GREEDY, Session, random_ids, score
 from minfer_jax.runtime import Runtime
-from minfer_jax.runtime.device import copy_bandwidth, device_name
-from minfer_jax.runtime.workload import GREEDY, Session, random_ids, score
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from minfer_jax.runtime.buckets import (
     pack_sequences,
     prompt_columns,
     round_up,
-    steps_bucket,
+    trip_count,
 )
 from minfer_jax.runtime.decode import DecodeState, start_state
 from minfer_jax.runtime.runtime import Runtime
@@ -79,12 +79,12 @@ class Session:
         runtime, going, taken = self._runtime, np.zeros(self._batch, bool), []
         while (done := sum(taken)) < self._more:
             budget = min(self._more - done, MAX_STEPS)
-            steps = MAX_STEPS if runtime.early_exit else steps_bucket(budget)
+            steps, n = trip_count(budget, runtime.early_exit)
             sizes = self._batch, self._rows, steps, budget, GREEDY.greedy
             call = runtime.decode(*sizes, self.cache, state, self._settings, self._ends, going)
             self.cache, state, out = call.out
             call.read(out)
-            taken.append(budget if runtime.early_exit else steps)
+            taken.append(n)
         return taken
 
     def step(self) -> np.ndarray:

@@ -6,13 +6,13 @@ from statistics import mean
 
 import numpy as np
 
+from minfer_jax.profiling.workload import GREEDY, check_room, random_ids, score
 from minfer_jax.records import Record
 from minfer_jax.runtime.buckets import MAX_STEPS
 from minfer_jax.runtime.decoder import Decoder
 from minfer_jax.runtime.program_cache import PROMOTE_AT
 from minfer_jax.runtime.runtime import Runtime
 from minfer_jax.runtime.trace import TraceRecord
-from minfer_jax.runtime.workload import GREEDY, check_room, random_ids, score
 
 
 @dataclass(frozen=True)
