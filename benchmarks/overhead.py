@@ -220,7 +220,7 @@ def main() -> None:
         for case, measure in cases.items():
             results[case] = measure()
             print(case, results[case], flush=True)
-    print(write_record(f"overhead_{backend}", results))
+    print(write_record(f"overhead_{backend}_{model.provenance['dtype']}", results))
 
 
 if __name__ == "__main__":

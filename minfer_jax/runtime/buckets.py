@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from minfer_jax.runtime.keys import Shape
+from minfer_jax.runtime.keys import Sampling, Shape
 from minfer_jax.runtime.readback import Route
 
 _LADDER = tuple(sorted({2**i for i in range(31)} | {3 * 2**i for i in range(3, 29)}))  # 1 2 4 8 16 24 32 48 64 ..
@@ -57,7 +57,7 @@ def prompt_columns(longest: int) -> list[int]:
 
 def pad_ended(ended: np.ndarray, rows: int) -> np.ndarray:
     """bool [rows] from bool [n]: rows of padding have ended."""
-    return np.pad(ended, (0, rows - len(ended)), constant_values=True)
+    return ended if len(ended) == rows else np.pad(ended, (0, rows - len(ended)), constant_values=True)
 
 
 def trip_count(n: int, early_exit: bool) -> tuple[int, int]:
@@ -90,6 +90,15 @@ def forward_shapes(
     slots = batch * padded
     n_out = slots if n_out == exact.slots else min(round_up(n_out), slots - 1)  # tail rows stay fewer than all
     return exact, replace(exact, batch=batch, tokens=padded, n_out=n_out)
+
+
+@lru_cache(1024)
+def decode_shapes(
+    n: int, rows: int, cache_length: int, cache_dtype: np.dtype, steps: int, sampling: Sampling, readback: Route
+) -> tuple[Shape, Shape]:
+    """The exact shape of a portion of tokens for n sequences, and its bucket of so many rows."""
+    exact = Shape("decode", n, 1, n, cache_length, steps, sampling, cache_dtype.name, readback)
+    return exact, replace(exact, batch=rows, n_out=rows)
 
 
 def pad_run(

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import jax
@@ -13,6 +14,7 @@ from minfer_jax.runtime.readback import Route
 _TRACED_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision")
 
 Kind = Literal["prefill", "decode", "score"]
+Sampling = Literal["", "greedy", "draw"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Shape:
     n_out: int
     cache_length: int = 0
     steps: int = 1
-    sampling: Literal["", "greedy", "draw"] = ""
+    sampling: Sampling = ""
     cache_dtype: str = "float32"
     readback: Route = "plain"
 
@@ -64,7 +66,11 @@ def graph_uid(config: Config, params: Params) -> str:
     from minfer_jax import __version__
 
     leaves, tree = jax.tree.flatten(params)
-    weights = [(leaf.shape, str(leaf.dtype)) for leaf in leaves]
-    settings = [jax.default_backend(), *(getattr(jax.config, name) for name in _TRACED_SETTINGS)]
-    graph = (config, tree, weights, __version__, jax.__version__, settings)
+    weights = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+    settings = (jax.default_backend(), *(getattr(jax.config, name) for name in _TRACED_SETTINGS))
+    return _digest(config, tree, weights, (__version__, jax.__version__, *settings))
+
+
+@lru_cache(256)  # a plain model asks at every call
+def _digest(*graph: object) -> str:
     return hashlib.sha256(repr(graph).encode()).hexdigest()[:12]

@@ -7,7 +7,7 @@ serves every later run, so that a shape seen once or twice never pays for a comp
 
 import logging
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
@@ -22,6 +22,9 @@ log = logging.getLogger("minfer_jax")
 
 PROMOTE_AT = 3
 """The run of an exact shape at which it is compiled."""
+
+MAX_SHAPES = 10_000
+"""Exact shapes that are remembered, the most recently used ones."""
 
 MAX_PROGRAMS = 64
 MAX_BYTES = 1 << 30
@@ -61,9 +64,10 @@ class ProgramCache:
         self._max_programs = check_integer("max_programs", max_programs, 1)
         self._max_bytes = check_integer("max_program_bytes", max_bytes, 0)
         self._lock = threading.Lock()  # guards everything below; never held while compiling
-        self._programs: OrderedDict[Key, Future[Program]] = OrderedDict()
-        self._usage: dict[Key, Usage] = {}
-        self._waiting: deque[tuple[Key, Compile]] = deque()
+        self._programs: OrderedDict[Key, Program] = OrderedDict()  # the least recently used first
+        self._compiling: dict[Key, Future[Program]] = {}
+        self._usage: OrderedDict[Key, Usage] = OrderedDict()
+        self._waiting: OrderedDict[Key, Compile] = OrderedDict()  # promotions that the worker has not begun
         self._worker: threading.Thread | None = None
         self.compiles = 0
         self.disk_hits = 0
@@ -74,16 +78,21 @@ class ProgramCache:
     ) -> tuple[Program, int, bool]:
         """Count a run of ``exact`` and give the program that serves it, compiled if need be, the number of the run, and
         whether it is promoted."""
+        key = (uid, exact)
         with self._lock:
-            usage = self._usage.setdefault((uid, exact), Usage(bucket))
+            usage = self._usage.setdefault(key, Usage(bucket))
+            self._usage.move_to_end(key)
+            if len(self._usage) > MAX_SHAPES:
+                self._usage.popitem(last=False)
             usage.runs += 1
             run = usage.runs
             due = promote and run >= PROMOTE_AT and not usage.failed
-        program = self._promoted(uid, exact, usage, prepare) if due and exact != bucket else None
+        program = self._promoted(key, usage, prepare) if due else None
         if program is None:
             program = self._program((uid, bucket), lambda: prepare(bucket)())
+        promoted = due and program.shape == exact
         with self._lock:
-            usage.promoted = promoted = due and program.shape == exact
+            usage.promoted = promoted
             usage.hits += promoted
             program.calls += 1
         return program, run, promoted
@@ -101,13 +110,12 @@ class ProgramCache:
     def snapshot(self) -> tuple[dict[Key, Usage], dict[Key, Program]]:
         """What is known of every exact shape, and every compiled program, most recently used last."""
         with self._lock:
-            finished = {key: future.result() for key, future in self._programs.items() if _is_ready(future)}
-            return dict(self._usage), finished
+            return dict(self._usage), dict(self._programs)
 
     def _give_up(self, key: Key, error: Exception) -> Usage:
         """No promotion for a shape that failed once: it is said once and never tried again."""
         with self._lock:
-            usage = self._usage[key]
+            usage = self._usage.setdefault(key, Usage(key[1]))
             said, usage.failed, usage.promoted = usage.failed, True, False
             self._programs.pop(key, None)
         if not said:
@@ -115,16 +123,13 @@ class ProgramCache:
             log.warning("no program for the exact shape %s, its bucket %s serves it: %s", key[1], usage.bucket, reason)
         return usage
 
-    def _promoted(self, uid: str, exact: Shape, usage: Usage, prepare: Prepare) -> Program | None:
+    def _promoted(self, key: Key, usage: Usage, prepare: Prepare) -> Program | None:
         """The exact program, or None when the bucket is to serve this run."""
-        key = (uid, exact)
-        if self.promotion == "background":
-            with self._lock:
-                future = self._programs.get(key)
-            if future is None:
-                self._promote_later(key, prepare(exact))
-            if future is None or not _is_ready(future):
-                return None
+        exact = key[1]
+        if exact == usage.bucket:
+            return None
+        if self.promotion == "background" and self._is_left_to_worker(key, prepare):
+            return None
         try:
             program = self._program(key, lambda: prepare(exact)())
         except Exception as error:
@@ -133,15 +138,21 @@ class ProgramCache:
         usage.compile_seconds = program.compile_seconds
         return program
 
-    def _promote_later(self, key: Key, compile: Compile) -> None:
+    def _is_left_to_worker(self, key: Key, prepare: Prepare) -> bool:
+        """Whether the promotion of a key is not there yet; it is begun if need be."""
         with self._lock:
-            if key in self._programs or any(key == waiting for waiting, _ in self._waiting):
-                return
-            self._waiting.append((key, compile))
+            if key in self._programs:
+                return False
+            if key in self._compiling or key in self._waiting:
+                return True
+        compile = prepare(key[1])
+        with self._lock:
+            self._waiting[key] = compile
             if self._worker is None:
                 # Not a daemon: a process must not end inside XLA. At its end what waits is dropped.
                 self._worker = threading.Thread(target=self._promote_waiting, name="minfer-jax promotion", daemon=False)
                 self._worker.start()
+        return True
 
     def _promote_waiting(self) -> None:
         while True:
@@ -150,7 +161,7 @@ class ProgramCache:
                     self._waiting.clear()
                     self._worker = None
                     return
-                key, compile = self._waiting.popleft()
+                key, compile = self._waiting.popitem(last=False)
             try:
                 self._program(key, compile)
             except Exception as error:
@@ -160,10 +171,12 @@ class ProgramCache:
         """The program of a key; of several threads that ask at once one compiles and the others wait for it."""
         while True:
             with self._lock:
-                future = self._programs.get(key)
+                if program := self._programs.get(key):
+                    self._programs.move_to_end(key)
+                    return program
+                future = self._compiling.get(key)
                 if mine := future is None:
-                    future = self._programs[key] = Future()
-                self._programs.move_to_end(key)
+                    future = self._compiling[key] = Future()
             if mine:
                 return self._compile(key, compile, future)
             try:
@@ -176,30 +189,27 @@ class ProgramCache:
             program = compile()
         except BaseException as error:
             with self._lock:
-                self._programs.pop(key, None)
+                del self._compiling[key]
             if isinstance(error, Exception):
                 future.set_exception(error)
             else:
                 future.cancel()
             raise
         with self._lock:
-            future.set_result(program)
+            del self._compiling[key]
+            self._programs[key] = program
             self.disk_hits += program.from_disk
             self.compiles += not program.from_disk
             self._evict(keep=key)
+        future.set_result(program)
         return program
 
     def _evict(self, keep: Key) -> None:
-        ready = {key: future.result() for key, future in self._programs.items() if _is_ready(future)}
-        held = sum(program.device_bytes for program in ready.values())
-        for key, program in ready.items():  # oldest first
+        held = sum(program.device_bytes for program in self._programs.values())
+        for key, program in list(self._programs.items()):
             if len(self._programs) <= self._max_programs and held <= self._max_bytes:
                 return
             if key != keep:
                 del self._programs[key]
                 held -= program.device_bytes
                 self.evictions += 1
-
-
-def _is_ready(future: "Future[Program]") -> bool:
-    return future.done() and not future.cancelled() and future.exception() is None

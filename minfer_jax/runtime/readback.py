@@ -59,9 +59,14 @@ class Readback:
         self.slot = _take_slot(self)
 
     @property
+    def route(self) -> Route:
+        """The route as things are: MINFER_NO_PINNED_READBACK is read at every call."""
+        return self._route if pinned_readback() else "plain"
+
+    @property
     def small(self) -> Route:
         """The route of a few numbers, for which no buffer of ours is needed."""
-        return "pinned_host" if self._route == "pinned_host" and pinned_readback() else "plain"
+        return "pinned_host" if self.route == "pinned_host" else "plain"
 
     @contextmanager
     def claim(self, n_bytes: int) -> Iterator["Claim"]:
@@ -70,8 +75,7 @@ class Readback:
         The first claim allocates 4 MiB or what it needs, a later one only when it needs more than there is. When that
         fails, this and all later results come back by the plain route; a process says so once.
         """
-        route: Route = self._route if pinned_readback() else "plain"
-        if route != "ffi":
+        if (route := self.route) != "ffi":
             yield Claim(self, route)
             return
         with self._lock:

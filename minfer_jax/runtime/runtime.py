@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -15,7 +14,7 @@ from minfer_jax.errors import ArgumentError
 from minfer_jax.model import Model
 from minfer_jax.models.cache import KVCache
 from minfer_jax.runtime import decode, programs
-from minfer_jax.runtime.buckets import Batch, Filled, forward_shapes, pad_ended, pad_run, unpad_run
+from minfer_jax.runtime.buckets import Batch, Filled, decode_shapes, forward_shapes, pad_ended, pad_run, unpad_run
 from minfer_jax.runtime.cache_info import CacheInfo, describe
 from minfer_jax.runtime.inputs import check_run
 from minfer_jax.runtime.keys import Shape, graph_uid, key_name
@@ -52,6 +51,10 @@ class Runtime(Model):
         max_programs: int = MAX_PROGRAMS,
         max_program_bytes: int = MAX_BYTES,
     ) -> None:
+        if not isinstance(model, Model):
+            raise ArgumentError(f"model is {model!r:.40}; give a Model, as load() returns it")
+        if promote_prefill not in (None, True, False):
+            raise ArgumentError(f"promote_prefill is {promote_prefill!r}; give True, False or None")
         super().__init__(model.config, model.params, model.tokenizer, model.provenance, model.file)
         self.graph_uid = graph_uid(model.config, model.params)
         self.early_exit = jax.default_backend() == "cpu"
@@ -82,9 +85,10 @@ class Runtime(Model):
         tokens, positions, tail_ids = check_run(self.config, tokens, positions, cache, tail_ids)
         vocab = self.config.vocab_size
         tail = None if tail_ids is None or len(tail_ids) >= tokens.size else tail_ids
-        exact, bucket = self._shapes(tokens, cache, tail)
+        exact, bucket = self._shapes(tokens, cache, tail, self._readback.route)
         with self._readback.claim(4 * vocab * max(exact.n_out, bucket.n_out)) as claim:
-            exact, bucket = self._shapes(tokens, cache, tail, claim.route)
+            if claim.route != exact.readback:  # there was no memory for the buffer
+                exact, bucket = self._shapes(tokens, cache, tail, claim.route)
             destination = None if claim.route == "plain" else (claim.route, self._readback.slot)
             call = self._forward(exact, bucket, tokens, positions, cache, tail, destination)
             out, cache = call.out
@@ -139,8 +143,7 @@ class Runtime(Model):
         """Generate in ``n`` sequences, padded to ``rows``: a call that gives what :func:`.decode.decode` does."""
         sampling = "" if self.early_exit else "greedy" if greedy else "draw"
         route = self._readback.small
-        exact = Shape("decode", n, 1, n, cache.length, steps, sampling, cache.k.dtype.name, route)
-        bucket = replace(exact, batch=rows, n_out=rows)
+        exact, bucket = decode_shapes(n, rows, cache.length, cache.k.dtype, steps, sampling, route)
 
         def arrange(shape: Shape) -> tuple:
             same = cache.k.shape[1] == shape.batch
