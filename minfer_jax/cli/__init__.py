@@ -10,10 +10,10 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
 
 import jax
 
+from minfer_jax import __version__
 from minfer_jax.cli import bench, chat, demo, dot, generate, info, perplexity, score, trace
 from minfer_jax.errors import MinferError
 
@@ -62,7 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="minfer-jax", description="Exact log-probabilities and generation from GGUF model files."
     )
-    parser.add_argument("--version", action="version", version=f"minfer-jax {version('minfer-jax')}")
+    parser.add_argument("--version", action="version", version=f"minfer-jax {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, module in _COMMANDS.items():
         summary = (module.__doc__ or name).split("\n")[0].rstrip(".")  # python -OO has no docstrings

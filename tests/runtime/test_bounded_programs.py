@@ -23,7 +23,7 @@ GREEDY = Sampler(temperature=0)
 def test_j01_lengths_batches_limits_and_samplers(nano: Model, compiled: list[str]) -> None:
     """Prompts of 1 to 64 ids, batches of 1 to 9, limits of 1 to 20: the programs are those of the buckets, and a second
     pass needs none; what a sampler is set to never matters. (Prompts that come three times would be promoted.)"""
-    runtime = Runtime(nano, promote_prefill=False)
+    runtime = Runtime(nano, promote_prefill=False, readback="plain")
     runtime.early_exit = True  # on an accelerator, where it is off, loops are three, and two ways of drawing each
 
     def lengths() -> None:
@@ -134,9 +134,9 @@ def test_j02_two_runtimes_in_one_process(nano: Model) -> None:
     for _ in range(3):
         for runtime, (logits, ids, logprob) in zip((one, other), first, strict=True):
             again = work(runtime)
-            np.testing.assert_allclose(again[0], logits, rtol=0, atol=1e-5)
-            assert again[1] == ids and again[2] == pytest.approx(logprob, abs=1e-5)
-    np.testing.assert_allclose(first[1][0], pure(shifted, 5), rtol=0, atol=1e-5)
+            np.testing.assert_allclose(again[0], logits, rtol=0, atol=1e-4)
+            assert again[1] == ids and again[2] == pytest.approx(logprob, abs=1e-4)
+    np.testing.assert_allclose(first[1][0], pure(shifted, 5), rtol=0, atol=1e-4)
     assert np.abs(first[0][0] - first[1][0]).max() > 1e-2
     assert one.cache_info().programs.keys() == other.cache_info().programs.keys()
     held = [id(program) for runtime in (one, other) for program in runtime._programs.snapshot()[1].values()]
