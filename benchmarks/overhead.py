@@ -25,14 +25,14 @@ from benchmarks.interleaved import interleaved, medians
 from benchmarks.random_gguf import write
 from benchmarks.record import write_record
 from minfer_jax.models.params import Params
+from minfer_jax.profiling.workload import GREEDY, Session
 from minfer_jax.runtime import decode, programs
 from minfer_jax.runtime.buckets import MAX_STEPS
-from minfer_jax.runtime.decoder import Decoder
+from minfer_jax.runtime.program_cache import PROMOTE_AT
 from minfer_jax.runtime.readback import Route
 
 REPETITIONS = {"cpu": 15, "gpu": 100}
 LENGTH = 512  # of the KV cache
-GREEDY = mj.Sampler(temperature=0)
 
 
 class Step:
@@ -102,7 +102,7 @@ def promotion(model: mj.Model, repetitions: int, n: int) -> dict[str, float]:
     def by(promote: bool) -> Step:
         runtime = mj.Runtime(model, promotion="blocking", promote_prefill=promote)
         step = Step(model, lambda cache, *_: runtime.prefill(tokens, positions, cache, tail))
-        for _ in range(3):
+        for _ in range(PROMOTE_AT):
             step()
         return step
 
@@ -133,13 +133,22 @@ def stacking(model: mj.Model, repetitions: int) -> dict[str, float]:
 class Chunks:
     """Generation as ``generate`` does it, ``steps`` tokens per program call, each of whose tokens are read."""
 
-    def __init__(self, model: mj.Model, steps: int, greedy: bool | None = True, readback: Route = "plain") -> None:
+    def __init__(
+        self,
+        model: mj.Model,
+        steps: int,
+        length: int = LENGTH,
+        early_exit: bool = False,
+        greedy: bool | None = True,
+        readback: Route = "plain",
+    ) -> None:
         vocab = model.config.vocab_size
         self._steps = steps
-        self._cache = mj.init_cache(model.config, 1, LENGTH)
+        self._cache = mj.init_cache(model.config, 1, length)
         self._state = decode.start_state([[5]], [1 << 30], 1, vocab)
         settings, ends = jax.device_put((GREEDY.settings(vocab, 0), np.zeros(vocab, bool)))
-        sizes = {"config": model.config, "steps": steps, "early_exit": False, "greedy": greedy, "readback": readback}
+        sizes = {"config": model.config, "steps": steps, "early_exit": early_exit, "greedy": greedy}
+        sizes["readback"] = readback
         program = partial(jitted(decode.decode, tuple(sizes), ("cache", "state")), **sizes)
         going = np.zeros(1, bool)
         self._decode = lambda *kept: program(model.params, np.int32(steps), *kept, settings, ends, going)
@@ -172,29 +181,24 @@ def chunking(model: mj.Model, repetitions: int) -> dict[str, float]:
 
 
 def host_cost(model: mj.Model, chunks: int) -> dict[str, float]:
-    """Per token of a chunked generation: wall time with every chunk read, and the device's, by chunks that are queued
-    without reading any. Their difference is what the host costs."""
-    vocab = model.config.vocab_size
-    limit = 1 + chunks * MAX_STEPS
-    runtime = mj.Runtime(model)
+    """Per token of a chunked generation: wall time with every chunk read, and the device's, by chunks of the same
+    program that are queued without reading any. Their difference is what the host costs."""
+    runtime = mj.Runtime(model, promotion="blocking")
+    session = Session(runtime, 1, 0, chunks * MAX_STEPS)
+    asks = runtime.early_exit
+    route = "plain" if asks else "pinned_host"
+    queued = Chunks(model, MAX_STEPS, session.cache.length, asks, None if asks else True, route)
     walls, devices = [], []
-    for _ in range(3):
-        decoder = Decoder(runtime, [[5]], [limit], GREEDY.settings(vocab, 0), np.zeros(vocab, bool))
-        going = np.zeros(1, bool)
-        decoder.next(1, going)
-        decoder.next(MAX_STEPS, going)
+    for _ in range(4):
+        state = session.start()
         start = time.perf_counter()
-        for _ in range(chunks - 1):
-            decoder.next(MAX_STEPS, going)
-        walls.append((time.perf_counter() - start) / (chunks - 1) / MAX_STEPS)
-
-        queued = Chunks(model, MAX_STEPS, readback="pinned_host")
+        session.generate(state)
+        walls.append((time.perf_counter() - start) / chunks / MAX_STEPS)
         jax.block_until_ready(queued.queue())
         start = time.perf_counter()
-        outs = [queued.queue() for _ in range(chunks - 1)]
-        jax.block_until_ready(outs)
-        devices.append((time.perf_counter() - start) / (chunks - 1) / MAX_STEPS)
-    wall, device = min(walls) * 1e6, min(devices) * 1e6
+        jax.block_until_ready([queued.queue() for _ in range(chunks)])
+        devices.append((time.perf_counter() - start) / chunks / MAX_STEPS)
+    wall, device = min(walls[1:]) * 1e6, min(devices[1:]) * 1e6
     return {"wall": round(wall, 1), "device": round(device, 1), "host": round(wall - device, 1)}
 
 

@@ -1,6 +1,6 @@
 """GGUF files with random weights in the shapes of real models, for speed alone: they say nothing sensible.
 
-    python -m benchmarks.random_gguf OUT.gguf qwen2.5-0.5b q4_0
+python -m benchmarks.random_gguf OUT.gguf qwen2.5-0.5b q4_0
 """
 
 import sys

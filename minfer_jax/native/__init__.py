@@ -35,16 +35,18 @@ def library() -> ctypes.CDLL | None:
 def _load() -> ctypes.CDLL | None:
     try:
         lib = ctypes.CDLL(str(_PATH))
-    except OSError as error:
-        log.warning(_WITHOUT, error if _PATH.exists() else "not built; install again with a C++17 compiler")
+        built, known = tuple((ctypes.c_int * 2).in_dll(lib, "minfer_ffi_api_version")), _jaxlib_api_version()
+        handlers = [(target, getattr(lib, symbol), platform) for target, symbol, platform in _TARGETS]
+    except (OSError, ValueError, AttributeError) as error:  # a file that is none, or one of another version of ours
+        why = f"{error}; install again" if _PATH.exists() else "not built; install again with a C++17 compiler"
+        log.warning(_WITHOUT, why)
         return None
-    built, known = tuple((ctypes.c_int * 2).in_dll(lib, "minfer_ffi_api_version")), _jaxlib_api_version()
     if built[:1] != known[:1] or built > known:
         # XLA would refuse the handlers as well, but only when a backend starts, and that backend as a whole.
         log.warning(_WITHOUT, f"built for XLA's FFI {_dotted(built)}, jaxlib has {_dotted(known)}; install again")
         return None
-    for target, symbol, platform in _TARGETS:
-        jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(lib, symbol)), platform=platform)
+    for target, handler, platform in handlers:
+        jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(handler), platform=platform)
     lib.minfer_readback_reserve.argtypes = (ctypes.c_int64, ctypes.c_size_t, ctypes.c_bool)
     lib.minfer_readback_reserve.restype = ctypes.c_void_p
     lib.minfer_readback_release.argtypes = (ctypes.c_void_p, ctypes.c_bool)

@@ -11,6 +11,7 @@ from minfer_jax.models.config import Config
 from minfer_jax.runtime.buckets import (
     MAX_STEPS,
     cache_bucket,
+    last_column,
     pack_sequences,
     prompt_columns,
     round_up,
@@ -39,7 +40,7 @@ def score(runtime: Runtime, batch: int, n: int) -> None:
     sequences = random_ids(runtime.config, batch, n + 1).tolist()
     for packed in pack_sequences(sequences, [n] * batch):
         call, _ = runtime.score(packed)
-        call.read(call.out)
+        call.read()
 
 
 class Session:
@@ -80,7 +81,7 @@ class Session:
         while (done := sum(taken)) < self._more:
             budget = min(self._more - done, MAX_STEPS)
             steps, n = trip_count(budget, runtime.early_exit)
-            sizes = self._batch, self._rows, steps, budget, GREEDY.greedy
+            sizes = self._batch, steps, budget, GREEDY.greedy
             call = runtime.decode(*sizes, self.cache, state, self._settings, self._ends, going)
             self.cache, state, out = call.out
             call.read(out)
@@ -100,8 +101,7 @@ class Session:
         logits = None
         for first, last in pairwise((begin, *(begin + column for column in prompt_columns(end - begin)))):
             positions = np.tile(np.arange(first, last, dtype=np.int32), (self._rows, 1))
-            last_rows = np.arange(1, self._rows + 1, dtype=np.int32) * (last - first) - 1
-            tokens = self._ids[:, first:last]
-            logits, self.cache = self._runtime.prefill(tokens, positions, self.cache, last_rows)
+            tokens, tail_ids = self._ids[:, first:last], last_column(self._rows, last - first)
+            logits, self.cache = self._runtime.prefill(tokens, positions, self.cache, tail_ids)
         assert logits is not None  # no run is empty
         return logits

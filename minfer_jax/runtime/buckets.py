@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ def token_bucket(n: int) -> int:
 
 
 def row_bucket(n: int) -> int:
-    """Padded number of sequences side by side: a power of two."""
+    """Padded number of sequences in a scoring batch: a power of two."""
     return 1 << (n - 1).bit_length()
 
 
@@ -53,6 +54,11 @@ def cache_bucket(n: int, n_ctx: int, outgrown: int = 0) -> int:
 def prompt_columns(longest: int) -> list[int]:
     """Where the chunks of a prompt end; the first takes what PREFILL_CHUNK leaves over, the others are full."""
     return list(range((longest - 1) % PREFILL_CHUNK + 1, longest + 1, PREFILL_CHUNK))
+
+
+def last_column(rows: int, tokens: int) -> np.ndarray | None:
+    """tail_ids [rows] of the last token of each row; None where it is the only one."""
+    return None if tokens == 1 else np.arange(1, rows + 1, dtype=np.int32) * tokens - 1
 
 
 def pad_ended(ended: np.ndarray, rows: int) -> np.ndarray:
@@ -86,7 +92,7 @@ def forward_shapes(
     if cache_length:
         padded = min(padded, cache_length)
     else:
-        batch = row_bucket(batch)
+        batch = round_up(batch)
     slots = batch * padded
     n_out = slots if n_out == exact.slots else min(round_up(n_out), slots - 1)  # tail rows stay fewer than all
     return exact, replace(exact, batch=batch, tokens=padded, n_out=n_out)
@@ -96,7 +102,7 @@ def forward_shapes(
 def decode_shapes(
     n: int, rows: int, cache_length: int, cache_dtype: np.dtype, steps: int, sampling: Sampling, readback: Route
 ) -> tuple[Shape, Shape]:
-    """The exact shape of a portion of tokens for n sequences, and its bucket of so many rows."""
+    """The exact shape of many tokens for n sequences, and its bucket, which has the rows that the cache has."""
     exact = Shape("decode", n, 1, n, cache_length, steps, sampling, cache_dtype.name, readback)
     return exact, replace(exact, batch=rows, n_out=rows)
 
@@ -136,25 +142,28 @@ class Batch:
     exact: Shape
     bucket: Shape
 
+    def rows(self, shape: Shape) -> list[slice]:
+        """For each member its slice of the n_out rows."""
+        n_scored = [scored for _, _, scored in self.members]
+        if shape.n_out < shape.slots:
+            ends = list(accumulate(n_scored))
+        else:
+            ends = [row * shape.tokens + len(ids) - 1 for row, (_, ids, _) in enumerate(self.members)]
+        return [slice(end - scored, end) for end, scored in zip(ends, n_scored, strict=True)]
+
     def fill(self, shape: Shape) -> "Filled":
         """The arrays at one of the two shapes."""
         tokens = np.zeros((shape.batch, shape.tokens), np.int32)
         positions = np.full((shape.batch, shape.tokens), -1, np.int32)
-        every_row = shape.n_out == shape.slots
         tail_ids, targets = np.zeros(shape.n_out, np.int32), np.zeros(shape.n_out, np.int32)
-        rows = []
-        done = 0
-        for row, (_, ids, scored) in enumerate(self.members):
+        for row, ((_, ids, scored), here) in enumerate(zip(self.members, self.rows(shape), strict=True)):
             n = len(ids) - 1
             tokens[row, :n] = ids[:-1]
             positions[row, :n] = np.arange(n)
             end = row * shape.tokens + n
-            here = slice(end - scored, end) if every_row else slice(done, done + scored)
             tail_ids[here] = np.arange(end - scored, end)
             targets[here] = ids[-scored:]
-            rows.append(here)
-            done += scored
-        return Filled(tokens, positions, None if every_row else tail_ids, targets, rows)
+        return Filled(tokens, positions, tail_ids if shape.n_out < shape.slots else None, targets)
 
 
 @dataclass(frozen=True)
@@ -163,14 +172,12 @@ class Filled:
 
     tokens, positions: [B, T] int32 (positions -1 on padding). tail_ids: [n_out] int32, the rows of the B * T that are
     scored, padded with 0; None when all are, and n_out = B * T. targets: [n_out] int32, the id to score after each.
-    rows: for each member of the batch its slice of the n_out.
     """
 
     tokens: np.ndarray
     positions: np.ndarray
     tail_ids: np.ndarray | None
     targets: np.ndarray
-    rows: list[slice]
 
 
 def pack_sequences(

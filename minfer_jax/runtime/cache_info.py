@@ -3,14 +3,15 @@
 from dataclasses import dataclass
 
 from minfer_jax.records import Record
-from minfer_jax.runtime.keys import key_name
-from minfer_jax.runtime.program_cache import ProgramCache
+from minfer_jax.runtime.keys import Shape, key_name
+from minfer_jax.runtime.program import Program
+from minfer_jax.runtime.program_cache import ProgramCache, Usage
 
 
 @dataclass(frozen=True)
 class ShapeInfo(Record):
-    """One exact shape. bucket: the padded shape that stands in for it. promoted: whether it has a program of its own.
-    hits: runs served by that. compile_seconds: what that took. failed: it could not be had."""
+    """One exact shape. bucket: the padded shape that stands in for it. promoted: whether a program of its own
+    serves it. hits: runs served by that. compile_seconds: what that took. failed: it could not be had."""
 
     shape: str
     bucket: str
@@ -50,18 +51,7 @@ def describe(cache: ProgramCache) -> CacheInfo:
     """The state of a cache, as it is now."""
     usage, programs = cache.snapshot()
     return CacheInfo(
-        shapes={
-            key_name(key): ShapeInfo(
-                shape=str(key[1]),
-                bucket=str(u.bucket),
-                runs=u.runs,
-                promoted=u.promoted,
-                hits=u.hits,
-                compile_seconds=u.compile_seconds,
-                failed=u.failed,
-            )
-            for key, u in usage.items()
-        },
+        shapes={key_name(key): _shape_info(key[1], u, programs.get(key)) for key, u in usage.items()},
         programs={
             key_name(key): ProgramInfo(p.calls, p.compile_seconds, p.from_disk, p.device_bytes, p.temp_bytes)
             for key, p in programs.items()
@@ -69,4 +59,17 @@ def describe(cache: ProgramCache) -> CacheInfo:
         compiles=cache.compiles,
         disk_hits=cache.disk_hits,
         evictions=cache.evictions,
+    )
+
+
+def _shape_info(shape: Shape, usage: Usage, program: Program | None) -> ShapeInfo:
+    own = program if usage.hits else None
+    return ShapeInfo(
+        shape=str(shape),
+        bucket=str(usage.bucket),
+        runs=usage.runs,
+        promoted=own is not None,
+        hits=usage.hits,
+        compile_seconds=own.compile_seconds if own and shape != usage.bucket else 0.0,
+        failed=usage.failed,
     )

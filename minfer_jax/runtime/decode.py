@@ -20,7 +20,7 @@ from minfer_jax.runtime.programs import COMPILER_OPTIONS
 from minfer_jax.runtime.readback import Route, deliver
 from minfer_jax.sampling import Settings, adjust_logits, sample
 
-NOTHING = -1
+NO_TOKEN = -1
 """In place of a token: the row had ended before this step."""
 
 NOT_FINITE = -2
@@ -94,7 +94,7 @@ def _advance(
         in_prompt=state.in_prompt,
         counts=state.counts.at[rows, token].add(going.astype(jnp.int32)),
     )
-    return state, (jnp.where(going, jnp.where(sound, token, NOT_FINITE), NOTHING), jnp.where(going, logprob, 0.0))
+    return state, (jnp.where(going, jnp.where(sound, token, NOT_FINITE), NO_TOKEN), jnp.where(going, logprob, 0.0))
 
 
 @partial(jax.jit, donate_argnames="state")
@@ -151,7 +151,7 @@ def decode(
     """
     rows = state.token.shape[0]
     state = _cancel(state, cancelled)
-    blank = (jnp.full((steps, rows), NOTHING, jnp.int32), jnp.zeros((steps, rows)))
+    blank = (jnp.full((steps, rows), NO_TOKEN, jnp.int32), jnp.zeros((steps, rows)))
 
     def wanted(carry: tuple) -> jax.Array:
         i, _, state, _ = carry
@@ -177,16 +177,6 @@ def grow_cache(cache: KVCache, length: int) -> KVCache:
 
 
 @partial(jax.jit, static_argnames="rows")
-def fit_rows(cache: KVCache, state: DecodeState, rows: int) -> tuple[KVCache, DecodeState]:
-    """Cache and state of another number of rows: the first ones, or with more rows that have ended."""
-
-    def fit(x: jax.Array, axis: int, fill: int) -> jax.Array:
-        extra = rows - x.shape[axis]
-        if extra <= 0:
-            return jax.lax.slice_in_dim(x, 0, rows, axis=axis)
-        widths = [(0, extra if i == axis else 0) for i in range(x.ndim)]
-        return jnp.pad(x, widths, constant_values=fill)
-
-    fitted = jax.tree.map(lambda x: fit(x, 0, 0), state)
-    cache = jax.tree.map(lambda x: fit(x, 1, 0), cache)
-    return cache, replace(fitted, position=fit(state.position, 0, -1))
+def first_rows(cache: KVCache, state: DecodeState, rows: int) -> tuple[KVCache, DecodeState]:
+    """Cache and state without the rows of padding."""
+    return jax.tree.map(lambda x: x[:, :rows], cache), jax.tree.map(lambda x: x[:rows], state)

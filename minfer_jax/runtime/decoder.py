@@ -7,7 +7,15 @@ import jax
 import numpy as np
 
 from minfer_jax.models.cache import init_cache
-from minfer_jax.runtime.buckets import MAX_STEPS, cache_bucket, pad_ended, prompt_columns, round_up, trip_count
+from minfer_jax.runtime.buckets import (
+    MAX_STEPS,
+    cache_bucket,
+    last_column,
+    pad_ended,
+    prompt_columns,
+    round_up,
+    trip_count,
+)
 from minfer_jax.runtime.decode import draw_tokens, grow_cache, start_state
 from minfer_jax.runtime.runtime import Runtime
 from minfer_jax.sampling import Settings
@@ -73,11 +81,7 @@ class Decoder:
             tokens[row, width - len(prompt) :] = prompt
             positions[row, width - len(prompt) :] = np.arange(len(prompt))
         chunks = [
-            (
-                tokens[:, begin:end],
-                positions[:, begin:end],
-                np.arange(1, self._rows + 1, dtype=np.int32) * (end - begin) - 1,
-            )
+            (tokens[:, begin:end], positions[:, begin:end], last_column(self._rows, end - begin))
             for begin, end in pairwise((0, *columns))
         ]
         for chunk_tokens, chunk_positions, last in chunks[:-1]:
@@ -103,7 +107,8 @@ class Decoder:
         if self._process is None:
             logits, self._cache = self._runtime.prefill(tokens, positions, self._cache, tail_ids)
         else:
-            logits, cache = self._runtime.forward(tokens, positions, self._cache, tail_ids)
+            # A copy: a processor may itself call this runtime.
+            logits, cache = self._runtime.forward(tokens, positions, self._cache, tail_ids, copy=True)
             assert cache is not None  # one went in
             self._cache = cache
             logits = logits.reshape(self._rows, -1)
@@ -120,7 +125,7 @@ class Decoder:
         count = min(count, MAX_STEPS, max(self._limits) - self._produced)
         steps, taken = trip_count(count, self._runtime.early_exit)
         self._make_room(taken)
-        sizes = len(self._prompts), self._rows, steps, count, self._greedy
+        sizes = len(self._prompts), steps, count, self._greedy
         call = self._runtime.decode(*sizes, self._cache, self._state, self._settings, self._ends, ended)
         self._cache, self._state, out = call.out
         self._produced += taken

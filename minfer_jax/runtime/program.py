@@ -12,7 +12,7 @@ import jax.monitoring
 from minfer_jax.runtime import hlo
 from minfer_jax.runtime.keys import Shape
 
-_compiling = threading.local()  # of a thread that compiles: whether the executable came from disk
+_thread = threading.local()  # of a thread that compiles: whether the executable came from disk
 
 
 class Program:
@@ -67,15 +67,15 @@ def _spec(x: Any) -> jax.ShapeDtypeStruct:
 def compile_program(shape: Shape, function: Any, args: Sequence[Any], static: dict[str, Any]) -> Program:
     """Trace, lower and compile a jitted function for ``args``, arrays or specs, and its ``static`` arguments."""
     began = time.perf_counter()
-    _compiling.from_disk = False
+    _thread.from_disk = False
     compiled = function.trace(*args, **static).lower().compile()
     function.clear_cache()  # else JAX keeps the executable for itself, and dropping a Program frees nothing
-    return Program(shape, compiled, time.perf_counter() - began, _compiling.from_disk)
+    return Program(shape, compiled, time.perf_counter() - began, _thread.from_disk)
 
 
 def _note(event: str, **_: object) -> None:
     if event == "/jax/compilation_cache/cache_hits":
-        _compiling.from_disk = True
+        _thread.from_disk = True
 
 
 jax.monitoring.register_event_listener(_note)

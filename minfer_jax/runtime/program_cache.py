@@ -42,9 +42,7 @@ class Usage:
     bucket: Shape
     runs: int = 0
     hits: int = 0
-    promoted: bool = False
     failed: bool = False
-    compile_seconds: float = 0.0
 
 
 class ProgramCache:
@@ -67,7 +65,7 @@ class ProgramCache:
         self._programs: OrderedDict[Key, Program] = OrderedDict()  # the least recently used first
         self._compiling: dict[Key, Future[Program]] = {}
         self._usage: OrderedDict[Key, Usage] = OrderedDict()
-        self._waiting: OrderedDict[Key, Compile] = OrderedDict()  # promotions that the worker has not begun
+        self._promotions: dict[Key, tuple[Shape, Compile]] = {}  # left to the worker, the first one under way
         self._worker: threading.Thread | None = None
         self.compiles = 0
         self.disk_hits = 0
@@ -87,20 +85,23 @@ class ProgramCache:
             usage.runs += 1
             run = usage.runs
             due = promote and run >= PROMOTE_AT and not usage.failed
-        program = self._promoted(key, usage, prepare) if due else None
+        program = self._promoted(key, bucket, prepare) if due and exact != bucket else None
         if program is None:
             program = self._program((uid, bucket), lambda: prepare(bucket)())
         promoted = due and program.shape == exact
         with self._lock:
-            usage.promoted = promoted
             usage.hits += promoted
             program.calls += 1
         return program, run, promoted
 
-    def fall_back(self, uid: str, exact: Shape, error: Exception, prepare: Prepare) -> Program:
-        """The promoted program of ``exact`` cannot run: from now on its bucket's program serves it; here it is."""
-        bucket = self._give_up((uid, exact), error).bucket
-        return self._program((uid, bucket), lambda: prepare(bucket)())
+    def fall_back(self, uid: str, exact: Shape, bucket: Shape, error: Exception, prepare: Prepare) -> Program:
+        """The promoted program of ``exact`` did not run: from now on its bucket's program serves it; here it is."""
+        self._give_up((uid, exact), bucket, error)
+        program = self._program((uid, bucket), lambda: prepare(bucket)())
+        with self._lock:
+            self._usage[uid, exact].hits -= 1
+            program.calls += 1
+        return program
 
     def settle(self) -> None:
         """Wait until no promotion is under way."""
@@ -112,60 +113,61 @@ class ProgramCache:
         with self._lock:
             return dict(self._usage), dict(self._programs)
 
-    def _give_up(self, key: Key, error: Exception) -> Usage:
+    def _give_up(self, key: Key, bucket: Shape, error: Exception) -> None:
         """No promotion for a shape that failed once: it is said once and never tried again."""
         with self._lock:
-            usage = self._usage.setdefault(key, Usage(key[1]))
-            said, usage.failed, usage.promoted = usage.failed, True, False
+            usage = self._usage.setdefault(key, Usage(bucket))
+            said, usage.failed = usage.failed, True
             self._programs.pop(key, None)
+            self._promotions.pop(key, None)
         if not said:
             reason = str(error).split("\n")[0]
-            log.warning("no program for the exact shape %s, its bucket %s serves it: %s", key[1], usage.bucket, reason)
-        return usage
+            log.warning("no program for the exact shape %s, its bucket %s serves it: %s", key[1], bucket, reason)
 
-    def _promoted(self, key: Key, usage: Usage, prepare: Prepare) -> Program | None:
+    def _promoted(self, key: Key, bucket: Shape, prepare: Prepare) -> Program | None:
         """The exact program, or None when the bucket is to serve this run."""
-        exact = key[1]
-        if exact == usage.bucket:
-            return None
-        if self.promotion == "background" and self._is_left_to_worker(key, prepare):
-            return None
         try:
-            program = self._program(key, lambda: prepare(exact)())
+            if self.promotion == "background" and self._is_left_to_worker(key, bucket, prepare):
+                return None
+            return self._program(key, lambda: prepare(key[1])())
         except Exception as error:
-            self._give_up(key, error)
+            self._give_up(key, bucket, error)
             return None
-        usage.compile_seconds = program.compile_seconds
-        return program
 
-    def _is_left_to_worker(self, key: Key, prepare: Prepare) -> bool:
+    def _is_left_to_worker(self, key: Key, bucket: Shape, prepare: Prepare) -> bool:
         """Whether the promotion of a key is not there yet; it is begun if need be."""
         with self._lock:
             if key in self._programs:
                 return False
-            if key in self._compiling or key in self._waiting:
+            if key in self._promotions or not threading.main_thread().is_alive():
                 return True
         compile = prepare(key[1])
         with self._lock:
-            self._waiting[key] = compile
+            if self._usage[key].failed:
+                return True
+            self._promotions.setdefault(key, (bucket, compile))
             if self._worker is None:
                 # Not a daemon: a process must not end inside XLA. At its end what waits is dropped.
-                self._worker = threading.Thread(target=self._promote_waiting, name="minfer-jax promotion", daemon=False)
-                self._worker.start()
+                worker = threading.Thread(target=self._promote_all, name="minfer-jax promotion", daemon=False)
+                worker.start()
+                self._worker = worker
         return True
 
-    def _promote_waiting(self) -> None:
+    def _promote_all(self) -> None:
         while True:
             with self._lock:
-                if not self._waiting or not threading.main_thread().is_alive():
-                    self._waiting.clear()
+                if not self._promotions or not threading.main_thread().is_alive():
+                    self._promotions.clear()
                     self._worker = None
                     return
-                key, compile = self._waiting.popitem(last=False)
+                key, (bucket, compile) = next(iter(self._promotions.items()))
             try:
                 self._program(key, compile)
             except Exception as error:
-                self._give_up(key, error)
+                self._give_up(key, bucket, error)
+            finally:
+                with self._lock:
+                    self._promotions.pop(key, None)
 
     def _program(self, key: Key, compile: Compile) -> Program:
         """The program of a key; of several threads that ask at once one compiles and the others wait for it."""

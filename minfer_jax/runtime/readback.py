@@ -90,7 +90,7 @@ class Readback:
         if self._buffer is None:
             self._route = "plain"
             if next(_failures) == 0:
-                log.warning("no page-locked memory for %d bytes: results come back by the ordinary copy", n_bytes)
+                log.warning("no memory for a readback of %d bytes: results come back by the ordinary copy", n_bytes)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Claim:
             out.block_until_ready()
             buffer, n = self._readback._buffer, math.prod(shape)
             assert buffer is not None
-            host = buffer if buffer.size == n else buffer[:n]
+            host = buffer[:n]
         else:
             host = np.asarray(out)
         return np.array(host.reshape(shape)) if copy else host.reshape(shape)

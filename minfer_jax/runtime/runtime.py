@@ -1,9 +1,10 @@
-"""Runtime: a model with the machinery that runs it. Every program call of the package goes through here."""
+"""Runtime: a model with the machinery that runs it. Every forward of the package goes through here."""
 
+import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -14,14 +15,15 @@ from minfer_jax.errors import ArgumentError
 from minfer_jax.model import Model
 from minfer_jax.models.cache import KVCache
 from minfer_jax.runtime import decode, programs
-from minfer_jax.runtime.buckets import Batch, Filled, decode_shapes, forward_shapes, pad_ended, pad_run, unpad_run
+from minfer_jax.runtime.buckets import Batch, decode_shapes, forward_shapes, pad_ended, pad_run, unpad_run
 from minfer_jax.runtime.cache_info import CacheInfo, describe
+from minfer_jax.runtime.call import Call, traced_call
 from minfer_jax.runtime.inputs import check_run
 from minfer_jax.runtime.keys import Shape, graph_uid, key_name
 from minfer_jax.runtime.program import compile_program, specs
 from minfer_jax.runtime.program_cache import MAX_BYTES, MAX_PROGRAMS, ProgramCache, Promotion
 from minfer_jax.runtime.readback import Readback, Route
-from minfer_jax.runtime.trace import Call, Tracer, TraceRecord, traced_call
+from minfer_jax.runtime.trace import Tracer, TraceRecord
 from minfer_jax.sampling import Settings
 
 
@@ -37,8 +39,8 @@ class Runtime(Model):
     max_programs, max_program_bytes: most programs to keep, and most device memory for their code and constants; the
         least recently used ones go first.
 
-    Safe to call from several threads. Raises ArgumentError naming the argument, UnsupportedError for a readback that
-    is not available here.
+    Safe to call from several threads, ``forward`` with ``copy=True``. Raises ArgumentError naming the argument,
+    UnsupportedError for a readback that is not available here.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Runtime(Model):
         readback: Route | None = None,
         max_programs: int = MAX_PROGRAMS,
         max_program_bytes: int = MAX_BYTES,
+        _shared: tuple[ProgramCache, Readback] | None = None,
     ) -> None:
         if not isinstance(model, Model):
             raise ArgumentError(f"model is {model!r:.40}; give a Model, as load() returns it")
@@ -58,8 +61,8 @@ class Runtime(Model):
         super().__init__(model.config, model.params, model.tokenizer, model.provenance, model.file)
         self.graph_uid = graph_uid(model.config, model.params)
         self.early_exit = jax.default_backend() == "cpu"
-        self._programs = ProgramCache(promotion, max_programs, max_program_bytes)
-        self._readback = Readback(readback)
+        own = _shared or (ProgramCache(promotion, max_programs, max_program_bytes), Readback(readback))
+        self._programs, self._readback = own
         self._promote_prefill = promote_prefill
         self._tracer = Tracer()
 
@@ -84,53 +87,48 @@ class Runtime(Model):
         """
         tokens, positions, tail_ids = check_run(self.config, tokens, positions, cache, tail_ids)
         vocab = self.config.vocab_size
-        tail = None if tail_ids is None or len(tail_ids) >= tokens.size else tail_ids
+        tail = _fewer_than_all(tail_ids, tokens)
         exact, bucket = self._shapes(tokens, cache, tail, self._readback.route)
         with self._readback.claim(4 * vocab * max(exact.n_out, bucket.n_out)) as claim:
-            if claim.route != exact.readback:  # there was no memory for the buffer
+            if claim.route != exact.readback:  # no memory for the buffer, or the switch has just been set
                 exact, bucket = self._shapes(tokens, cache, tail, claim.route)
             destination = None if claim.route == "plain" else (claim.route, self._readback.slot)
             call = self._forward(exact, bucket, tokens, positions, cache, tail, destination)
             out, cache = call.out
             began = time.perf_counter()
-            logits = claim.fetch(out, (call.shape.n_out, vocab))
-            call.tell(time.perf_counter() - began, logits.nbytes)
+            logits = claim.fetch(out, (call.shape.n_out, vocab), copy)
+            call.finish(time.perf_counter() - began, logits.nbytes)
             logits = unpad_run(logits, call.shape, exact)
-            if tail is None and tail_ids is not None:
-                logits = logits.reshape(-1, vocab)[tail_ids]
-            return (logits.copy() if copy else logits), cache
+            return (logits if tail is tail_ids else logits.reshape(-1, vocab)[tail_ids]), cache
 
     def prefill(
         self, tokens: np.ndarray, positions: np.ndarray, cache: KVCache, tail_ids: np.ndarray | None
     ) -> tuple[jax.Array, KVCache]:
         """Tokens [B, T] into the cache (consumed), and the logits [n_out, vocab] of rows ``tail_ids``, which stay on
         the device. Arguments are not checked."""
-        if tail_ids is not None and len(tail_ids) == tokens.size:
-            tail_ids = None
-        exact, bucket = self._shapes(tokens, cache, tail_ids)
-        call = self._forward(exact, bucket, tokens, positions, cache, tail_ids, None)
-        call.tell()
+        tail = _fewer_than_all(tail_ids, tokens)
+        exact, bucket = self._shapes(tokens, cache, tail)
+        call = self._forward(exact, bucket, tokens, positions, cache, tail, None)
+        call.finish()
         logits, cache = call.out
         if call.shape.n_out != exact.n_out:
             logits = unpad_run(logits, call.shape, exact).reshape(exact.n_out, -1)
-        return logits, cache
+        return (logits if tail is tail_ids else logits[tail_ids]), cache
 
     def score(self, batch: Batch) -> tuple[Call, list[slice]]:
         """Start scoring a batch: a call that gives (logprob float32 [n_out], likeliest token int32 [n_out]), and for
         each member of the batch its slice of them."""
-        filled: dict[Shape, Filled] = {}
 
-        def arrange(shape: Shape) -> tuple:
-            f = filled[shape] = batch.fill(shape)
-            return self.params, f.tokens, f.positions, f.tail_ids, f.targets
+        def arrange(shape: Shape, _: bool) -> tuple:
+            filled = batch.fill(shape)
+            return self.params, filled.tokens, filled.positions, filled.tail_ids, filled.targets
 
         call = self._call(programs.score_rows, batch.exact, batch.bucket, arrange, {})
-        return call, filled[call.shape].rows
+        return call, batch.rows(call.shape)
 
     def decode(
         self,
         n: int,
-        rows: int,
         steps: int,
         budget: int,
         greedy: bool,
@@ -140,15 +138,19 @@ class Runtime(Model):
         ends: jax.Array,
         ended: np.ndarray,
     ) -> Call:
-        """Generate in ``n`` sequences, padded to ``rows``: a call that gives what :func:`.decode.decode` does."""
+        """Generate in ``n`` sequences: a call that gives what :func:`.decode.decode` does. Cache and state are
+        consumed; they may have rows of padding, which a promoted program drops."""
         sampling = "" if self.early_exit else "greedy" if greedy else "draw"
         route = self._readback.small
+        rows = cache.k.shape[1]
         exact, bucket = decode_shapes(n, rows, cache.length, cache.k.dtype, steps, sampling, route)
 
-        def arrange(shape: Shape) -> tuple:
-            same = cache.k.shape[1] == shape.batch
-            fitted = (cache, state) if same else decode.fit_rows(cache, state, shape.batch)
-            return self.params, np.int32(budget), *fitted, settings, ends, pad_ended(ended, shape.batch)
+        def arrange(shape: Shape, abstract: bool) -> tuple:
+            kept = cache, state
+            if shape.batch != rows:
+                cut = partial(decode.first_rows, rows=shape.batch)
+                kept = jax.eval_shape(cut, *kept) if abstract else cut(*kept)
+            return self.params, np.int32(budget), *kept, settings, ends, pad_ended(ended, shape.batch)
 
         known = None if self.early_exit else greedy
         static = {"steps": steps, "early_exit": self.early_exit, "greedy": known, "readback": route}
@@ -191,7 +193,7 @@ class Runtime(Model):
         tail_ids: np.ndarray | None,
         destination: tuple[Route, int] | None,
     ) -> Call:
-        def arrange(shape: Shape) -> tuple:
+        def arrange(shape: Shape, _: bool) -> tuple:
             padded_tokens, padded_positions, padded_tail = pad_run(tokens, positions, tail_ids, shape)
             return self.params, padded_tokens, padded_positions, cache, padded_tail
 
@@ -202,29 +204,34 @@ class Runtime(Model):
         function: Any,
         exact: Shape,
         bucket: Shape,
-        arrange: Callable[[Shape], tuple],
+        arrange: Callable[[Shape, bool], tuple],
         static: dict[str, Any],
     ) -> Call:
-        """Run ``function`` on the arguments that ``arrange`` gives for whichever of the two shapes has a program."""
+        """Run ``function`` on the arguments that ``arrange`` gives for whichever of the two shapes has a program. Asked
+        for abstract ones, to compile with, it may give shapes and dtypes instead of arrays."""
 
         def prepare(shape: Shape):
-            args = specs(arrange(shape))
+            args = specs(arrange(shape, True))
             return lambda: compile_program(shape, function, args, {"config": self.config, **static})
 
         promote = exact.kind == "decode" or self._prefill_may_promote()
         program, run, promoted = self._programs.serve(self.graph_uid, exact, bucket, promote, prepare)
-        args = arrange(program.shape)
         key = (self.graph_uid, exact)
+        args = ()
         try:
+            args = arrange(program.shape, False)
             return traced_call(program, args, self._tracer, key, run, promoted)
         except jax.errors.JaxRuntimeError as error:
             if program.shape == bucket or "RESOURCE_EXHAUSTED" not in str(error) or _is_consumed(args):
                 raise
-            program = self._programs.fall_back(self.graph_uid, exact, error, prepare)
-            return traced_call(program, arrange(program.shape), self._tracer, key, run, False)
+            program = self._programs.fall_back(self.graph_uid, exact, bucket, error, prepare)
+            return traced_call(program, arrange(bucket, False), self._tracer, key, run, False)
 
     def _prefill_may_promote(self) -> bool:
         return promote_prefill() if self._promote_prefill is None else self._promote_prefill
+
+
+_shared_lock = threading.Lock()
 
 
 @cache
@@ -236,9 +243,14 @@ def as_runtime(model: Model) -> Runtime:
     """The model itself if it is a Runtime, else one over the programs that plain models share."""
     if isinstance(model, Runtime):
         return model
-    runtime = Runtime(model)
-    runtime._programs, runtime._readback = _shared()
-    return runtime
+    with _shared_lock:
+        shared = _shared()
+    return Runtime(model, _shared=shared)
+
+
+def _fewer_than_all(tail_ids: np.ndarray | None, tokens: np.ndarray) -> np.ndarray | None:
+    """tail_ids where a program is to have them: when all rows are wanted they are no argument."""
+    return None if tail_ids is None or len(tail_ids) >= tokens.size else tail_ids
 
 
 def _is_consumed(args: tuple) -> bool:

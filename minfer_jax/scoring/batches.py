@@ -9,8 +9,8 @@ from minfer_jax.arguments import check_integer
 from minfer_jax.errors import Naming, NumericsError
 from minfer_jax.model import Model
 from minfer_jax.runtime.buckets import BATCH_TOKENS, pack_sequences
+from minfer_jax.runtime.call import Call
 from minfer_jax.runtime.runtime import as_runtime
-from minfer_jax.runtime.trace import Call
 
 _IN_FLIGHT = 2  # one batch computes while the next waits, so that the device never does
 
@@ -47,7 +47,7 @@ def score_suffixes(
 
 def _read(model: Model, batch: Running, where: Naming) -> Iterator[Scored]:
     items, call = batch
-    logprobs, greedy = call.read(call.out)
+    logprobs, greedy = call.read()
     for index, rows in items:
         values = logprobs[rows]
         finite = np.isfinite(values)

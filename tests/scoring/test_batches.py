@@ -43,7 +43,7 @@ def check_filled(batch: Batch, shape: Shape) -> None:
     tail_ids = np.arange(shape.slots) if filled.tail_ids is None else filled.tail_ids
     assert len(tail_ids) == len(filled.targets) == shape.n_out <= shape.slots
     assert (filled.tail_ids is None) == (shape.n_out == shape.slots)
-    for row, ((_, ids, n), here) in enumerate(zip(batch.members, filled.rows, strict=True)):
+    for row, ((_, ids, n), here) in enumerate(zip(batch.members, batch.rows(shape), strict=True)):
         assert filled.tokens[row][used[row]].tolist() == ids[:-1]
         assert filled.positions[row][used[row]].tolist() == list(range(len(ids) - 1))
         assert filled.targets[here].tolist() == ids[-n:]
