@@ -26,7 +26,7 @@ from benchmarks.random_gguf import write
 from benchmarks.record import write_record
 from minfer_jax.models.params import Params
 from minfer_jax.profiling.workload import GREEDY, Session
-from minfer_jax.runtime import decode, programs
+from minfer_jax.runtime import decode, jitted
 from minfer_jax.runtime.buckets import MAX_STEPS
 from minfer_jax.runtime.program_cache import PROMOTE_AT
 from minfer_jax.runtime.readback import Route
@@ -61,15 +61,15 @@ def switched(name: str | None) -> Iterator[None]:
             del os.environ[name]
 
 
-def jitted(function: Any, static: Sequence[str], donate: Sequence[str]) -> Any:
+def own_jit(function: Any, static: Sequence[str], donate: Sequence[str]) -> Any:
     """A program of the runtime, with a jit of its own: that of the runtime is emptied with each compilation."""
-    options = programs.COMPILER_OPTIONS
+    options = jitted.COMPILER_OPTIONS
     return jax.jit(function.__wrapped__, static_argnames=static, donate_argnames=donate, compiler_options=options)
 
 
 def step_program(model: mj.Model, params: Params, donate: Sequence[str] = ("cache",)) -> Step:
     """A step whose logits stay on the device."""
-    call = partial(jitted(programs.forward_rows, ("config", "destination"), donate), config=model.config)
+    call = partial(own_jit(jitted.forward_rows, ("config", "destination"), donate), config=model.config)
     return Step(model, lambda cache, token, position: call(params, token, position, cache, None, destination=None))
 
 
@@ -149,7 +149,7 @@ class Chunks:
         settings, ends = jax.device_put((GREEDY.settings(vocab, 0), np.zeros(vocab, bool)))
         sizes = {"config": model.config, "steps": steps, "early_exit": early_exit, "greedy": greedy}
         sizes["readback"] = readback
-        program = partial(jitted(decode.decode, tuple(sizes), ("cache", "state")), **sizes)
+        program = partial(own_jit(decode.decode, tuple(sizes), ("cache", "state")), **sizes)
         going = np.zeros(1, bool)
         self._decode = lambda *kept: program(model.params, np.int32(steps), *kept, settings, ends, going)
 

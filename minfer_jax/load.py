@@ -16,7 +16,7 @@ from minfer_jax.models.config import Config
 from minfer_jax.models.metadata import read_config
 from minfer_jax.models.weights import load_params
 from minfer_jax.quant import IMPLEMENTATIONS
-from minfer_jax.runtime.compile_cache import enable_compile_cache
+from minfer_jax.runtime.persistent_cache import enable_persistent_cache
 from minfer_jax.tokenizer import Tokenizer
 
 log = logging.getLogger("minfer_jax")
@@ -43,7 +43,7 @@ def load(
     n_ctx: context window; None takes the model's training context.
     pre: pre-tokenizer to use instead of the file's ``tokenizer.ggml.pre``.
 
-    Compiled programs are kept on disk from the first load on, see ``runtime.compile_cache``.
+    Compiled programs are kept on disk from the first load on, see ``runtime.persistent_cache``.
 
     Raises GGUFError, UnsupportedError, TokenizerError or ArgumentError, each with one line that says what to do.
     """
@@ -61,7 +61,7 @@ def load(
             raise ArgumentError(f"n_ctx is {n_ctx}; positions are 32-bit numbers")
 
     _check_device()
-    enable_compile_cache()
+    enable_persistent_cache()
     file = open_gguf(hub.resolve(name))
     config = read_config(file.metadata, n_ctx)
     if config.n_ctx > config.n_ctx_train:

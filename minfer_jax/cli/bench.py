@@ -23,7 +23,7 @@ from minfer_jax.cli.text import print_json, write
 from minfer_jax.errors import ArgumentError
 from minfer_jax.model import Model
 from minfer_jax.native import library
-from minfer_jax.profiling.bench import UNTIMED, Measurement, Test, measure
+from minfer_jax.profiling.bench import UNTIMED, BenchCase, Measurement, measure
 from minfer_jax.profiling.device import copy_bandwidth, device_name
 from minfer_jax.profiling.workload import check_room
 from minfer_jax.progress import progress_bar
@@ -90,13 +90,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _tests(args: argparse.Namespace) -> list[Test]:
+def _tests(args: argparse.Namespace) -> list[BenchCase]:
     batch = options.batch_size(args)
     prompts, gens, depths = (_numbers(args, name) for name in ("n_prompt", "n_gen", "n_depth"))
     sizes = [(n, 0) for n in prompts if n] + [(0, n) for n in gens if n]
     if not sizes:
         options.wrong_usage(args, "nothing to measure: give --n-prompt or --n-gen a number above 0")
-    return [Test(*size, depth, batch) for depth, size in itertools.product(depths, sizes)]
+    return [BenchCase(*size, depth, batch) for depth, size in itertools.product(depths, sizes)]
 
 
 def _numbers(args: argparse.Namespace, name: str) -> list[int]:

@@ -20,7 +20,7 @@ UNTIMED = PROMOTE_AT
 
 
 @dataclass(frozen=True)
-class Test:
+class BenchCase:
     """Either n_prompt tokens as a prompt, or n_gen tokens generated, in each of ``batch`` sequences, behind ``depth``
     tokens that are in the KV cache already."""
 
@@ -65,7 +65,7 @@ class Measurement(Record):
         return None if self.step_bytes is None else self.step_bytes * self.avg_ts / self.batch
 
 
-def measure(runtime: Runtime, test: Test, repetitions: int, on_run: Callable[[], object]) -> Measurement:
+def measure(runtime: Runtime, test: BenchCase, repetitions: int, on_run: Callable[[], object]) -> Measurement:
     """Run a test UNTIMED times, then ``repetitions`` times by the clock. runtime: with blocking promotion.
     on_run: called after every run.
 
@@ -104,7 +104,7 @@ def measure(runtime: Runtime, test: Test, repetitions: int, on_run: Callable[[],
     )
 
 
-def _run(session: Session, test: Test) -> tuple[float, list[int]]:
+def _run(session: Session, test: BenchCase) -> tuple[float, list[int]]:
     """Seconds of one run, and the steps of each program call where it generates."""
     state = session.start() if test.n_gen else None
     jax.block_until_ready((session.cache, state))
@@ -126,7 +126,7 @@ def _compiled(before: CacheInfo, after: CacheInfo) -> dict[str, Any]:
     }
 
 
-def step_bytes(model: Model, cache: KVCache, test: Test) -> float:
+def step_bytes(model: Model, cache: KVCache, test: BenchCase) -> float:
     """Least bytes that a step reads, on average over the steps of a tg test: every weight once, as it lies in memory
     (of an embedding that is not the head as well, next to nothing), and the keys and values that a token looks at."""
     params = model.params

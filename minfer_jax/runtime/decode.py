@@ -16,7 +16,7 @@ from minfer_jax.models.cache import KVCache
 from minfer_jax.models.config import Config
 from minfer_jax.models.forward import forward
 from minfer_jax.models.params import Params
-from minfer_jax.runtime.programs import COMPILER_OPTIONS
+from minfer_jax.runtime.jitted import COMPILER_OPTIONS
 from minfer_jax.runtime.readback import Route, deliver
 from minfer_jax.sampling import Settings, adjust_logits, sample
 

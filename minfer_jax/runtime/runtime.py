@@ -14,7 +14,7 @@ from minfer_jax.env import promote_prefill
 from minfer_jax.errors import ArgumentError
 from minfer_jax.model import Model
 from minfer_jax.models.cache import KVCache
-from minfer_jax.runtime import decode, programs
+from minfer_jax.runtime import decode, jitted
 from minfer_jax.runtime.buckets import Batch, decode_shapes, forward_shapes, pad_ended, pad_run, unpad_run
 from minfer_jax.runtime.cache_info import CacheInfo, describe
 from minfer_jax.runtime.call import Call, traced_call
@@ -123,7 +123,7 @@ class Runtime(Model):
             filled = batch.fill(shape)
             return self.params, filled.tokens, filled.positions, filled.tail_ids, filled.targets
 
-        call = self._call(programs.score_rows, batch.exact, batch.bucket, arrange, {})
+        call = self._call(jitted.score_rows, batch.exact, batch.bucket, arrange, {})
         return call, batch.rows(call.shape)
 
     def decode(
@@ -197,7 +197,7 @@ class Runtime(Model):
             padded_tokens, padded_positions, padded_tail = pad_run(tokens, positions, tail_ids, shape)
             return self.params, padded_tokens, padded_positions, cache, padded_tail
 
-        return self._call(programs.forward_rows, exact, bucket, arrange, {"destination": destination})
+        return self._call(jitted.forward_rows, exact, bucket, arrange, {"destination": destination})
 
     def _call(
         self,

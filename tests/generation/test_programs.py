@@ -15,7 +15,7 @@ from minfer_jax.model import Model
 from minfer_jax.models import init_cache
 from minfer_jax.runtime import decode, decoder
 from minfer_jax.runtime.decoder import Decoder
-from minfer_jax.runtime.programs import score_rows
+from minfer_jax.runtime.jitted import score_rows
 from minfer_jax.runtime.runtime import Runtime
 from minfer_jax.sampling import Sampler
 from tests.generation.golden import GOLDEN

@@ -1,5 +1,7 @@
 """The work that is traced and measured is the work of generation, at the depth that is asked for."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from minfer_jax.generation import generate_batch
 from minfer_jax.load import load
 from minfer_jax.model import Model
 from minfer_jax.models import forward
-from minfer_jax.profiling.device import copy_bandwidth, device_name
+from minfer_jax.profiling import device
 from minfer_jax.profiling.workload import GREEDY, Session, random_ids, score
 from minfer_jax.runtime import Runtime
 
@@ -84,5 +86,10 @@ def test_the_text_of_a_program_by_its_name(model: Model) -> None:
         runtime.hlo("nothing")
 
 
-def test_the_device_has_a_name_and_a_speed() -> None:
-    assert device_name() and copy_bandwidth() > 0
+def test_the_device_has_a_name_and_a_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count()
+    monkeypatch.setattr(device, "_COPIED", 4096)
+    monkeypatch.setattr(device.time, "perf_counter", lambda: float(next(clock)))
+    # A second for each round of copies, which read and write 4096 bytes.
+    assert device.copy_bandwidth() == 2 * 4096 * device._PER_ROUND
+    assert device.device_name()

@@ -12,7 +12,7 @@ from minfer_jax.model import Model
 from minfer_jax.models import init_cache
 from minfer_jax.runtime import Runtime
 from minfer_jax.runtime.decoder import Decoder
-from minfer_jax.runtime.programs import forward_rows, score_rows
+from minfer_jax.runtime.jitted import forward_rows, score_rows
 from minfer_jax.sampling import Sampler
 from minfer_jax.scoring import score_tokens
 from tests.runtime.runs import places, pure, tokens
@@ -83,18 +83,13 @@ def test_j01_depth_costs_no_program_text(smol_model: Model) -> None:
 def test_j02_a_cache_is_consumed_and_says_so(nano: Model) -> None:
     runtime = Runtime(nano)
     cache = init_cache(nano.config, 1, 32)
-    _, after = runtime.forward(tokens(5), places(5), cache)
+    _, after = runtime.forward(tokens(8)[:, :5], places(5), cache)
     assert cache.k.is_deleted() and cache.v.is_deleted() and after is not None
     with pytest.raises(ArgumentError, match="cache was consumed by an earlier call; go on with the one"):
         runtime.forward(tokens(5), places(5), cache)
     # Nothing is lost: the one that came back goes on.
     logits, _ = runtime.forward(tokens(8)[:, 5:], places(3, start=5), after, copy=True)
-    runtime.forward(tokens(8)[:, :5], places(5), first := init_cache(nano.config, 1, 32))
-    assert first.k.is_deleted()
-    _, again = runtime.forward(tokens(8)[:, :5], places(5), init_cache(nano.config, 1, 32))
-    whole, _ = runtime.forward(tokens(8)[:, 5:], places(3, start=5), again, copy=True)
-    np.testing.assert_allclose(whole, pure(nano, 8)[:, 5:], rtol=0, atol=1e-5)
-    assert logits.shape == whole.shape
+    np.testing.assert_allclose(logits, pure(nano, 8)[:, 5:], rtol=0, atol=1e-5)
 
 
 def test_j02_the_cache_stays_where_it_is(nano: Model) -> None:

@@ -212,3 +212,14 @@ def test_a1_split_trace_sees_a_planted_callback(
     assert all(record.splits > 1 for record in records)
     with pytest.raises(AssertionError):
         check_splits(records, runtime)
+
+
+def test_prefill_gives_the_rows_that_tail_ids_name(nano: Model) -> None:
+    """As many as there are tokens, in any order; fewer; and all of a padded run."""
+    runtime = Runtime(nano)
+    wanted = pure(nano, 5, 2).reshape(10, -1)
+    order = np.random.default_rng(0).permutation(10).astype(np.int32)
+    for tail_ids in (None, order, order[:4]):
+        cache = init_cache(nano.config, 2, 32)
+        logits, _ = runtime.prefill(tokens(5, 2), places(5, 2), cache, tail_ids)
+        np.testing.assert_allclose(logits, wanted if tail_ids is None else wanted[tail_ids], rtol=0, atol=1e-5)

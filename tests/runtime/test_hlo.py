@@ -22,7 +22,7 @@ from minfer_jax.load import load
 from minfer_jax.model import Model
 from minfer_jax.models import init_cache
 from minfer_jax.native import library
-from minfer_jax.runtime import decode, hlo, programs
+from minfer_jax.runtime import decode, hlo, jitted
 from minfer_jax.runtime.graph_dot import dot
 from minfer_jax.sampling import Sampler
 
@@ -252,11 +252,11 @@ def real_program(name: str, model: Model) -> str:
     match name.split():
         case ["prefill", route]:
             tail = jax.ShapeDtypeStruct((2,), jnp.int32)
-            lowered = programs.forward_rows.lower(
+            lowered = jitted.forward_rows.lower(
                 model.params, ids, ids, cache, tail, config=config, destination=(route, 0)
             )
         case ["score"]:
-            lowered = programs.score_rows.lower(model.params, ids, ids, None, rows, config=config)
+            lowered = jitted.score_rows.lower(model.params, ids, ids, None, rows, config=config)
         case ["decode", early_exit]:
             state = decode.start_state([[1], [2]], [4, 4], 2, vocab)
             settings, ends, flags = Sampler().settings(vocab, 0), np.zeros(vocab, bool), np.zeros(2, bool)

@@ -16,7 +16,7 @@ from minfer_jax.generation import generate_batch
 from minfer_jax.load import load
 from minfer_jax.model import Model
 from minfer_jax.models import init_cache
-from minfer_jax.runtime import Runtime
+from minfer_jax.runtime import Runtime, decode
 from minfer_jax.runtime.keys import Shape, graph_uid
 from minfer_jax.runtime.program import Program
 from minfer_jax.runtime.runtime import as_runtime
@@ -444,6 +444,35 @@ def test_b_a_promoted_program_that_runs_out_of_memory(
     assert "RESOURCE_EXHAUSTED" in line
     (info,) = runtime.cache_info().shapes.values()
     assert info.failed and not info.promoted
+
+
+@PROMOTIONS
+def test_b_no_memory_to_drop_the_rows_of_padding(
+    promotion, nano: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The promoted program of three prompts is there, the copy of the cache that it needs is not."""
+    runtime = Runtime(nano, promotion=promotion)
+    prompts = [[5, 6, 7], [8, 9], [10]]
+
+    def texts() -> list[list[int]]:
+        outs = generate_batch(runtime, prompts, max_tokens=5, sampler=GREEDY, stop_ids=[])
+        runtime.settle()
+        return [out.tokens for out in outs]
+
+    first = [texts(), texts()]
+    rows = decode.first_rows
+
+    def short(cache, state, rows_wanted=None, **more):
+        if isinstance(cache.k, jax.core.Tracer):
+            return rows(cache, state, **more)
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes")
+
+    monkeypatch.setattr(decode, "first_rows", short)
+    assert [texts() for _ in range(4)] == [first[0]] * 4
+    (line,) = warned(caplog)
+    assert "RESOURCE_EXHAUSTED" in line and "decode b3" in line
+    (info,) = [s for s in runtime.cache_info().shapes.values() if s.shape.startswith("decode b3")]
+    assert info.failed and not info.promoted and info.hits == 0
 
 
 def test_b_a_bucket_that_fails_is_the_callers_to_see(nano: Model, monkeypatch: pytest.MonkeyPatch) -> None:

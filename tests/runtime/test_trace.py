@@ -135,3 +135,17 @@ def test_cache_info_is_json(nano: Model) -> None:
     for program in info["programs"].values():
         assert set(program) == {"calls", "compile_seconds", "from_disk", "device_bytes", "temp_bytes"}
         assert program["temp_bytes"] > 0
+
+
+def test_listeners_come_and_go_in_any_order(nano: Model) -> None:
+    """As from two threads: one leaves while the other stays."""
+    runtime = Runtime(nano)
+    one, other = runtime.trace(), runtime.trace()
+    first = one.__enter__()
+    second = other.__enter__()
+    run(runtime, 5)
+    one.__exit__(None, None, None)
+    run(runtime, 5)
+    other.__exit__(None, None, None)
+    run(runtime, 5)
+    assert (len(first), len(second)) == (1, 2)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from minfer_jax.model import Model
 from minfer_jax.runtime.buckets import Batch, pack_sequences
+from minfer_jax.runtime.jitted import score_rows
 from minfer_jax.runtime.keys import Shape
-from minfer_jax.runtime.programs import score_rows
 from minfer_jax.runtime.runtime import Runtime
 from minfer_jax.scoring import score_tokens
 from tests.scoring.golden import GOLDEN, LIMIT, PERPLEXITY_TEXT

@@ -13,7 +13,7 @@ log = logging.getLogger("minfer_jax")
 
 
 @cache  # once per process: what cannot be written is said once
-def enable_compile_cache() -> None:
+def enable_persistent_cache() -> None:
     """Keep compiled programs under the user's cache folder, whatever their compile time.
 
     A cache folder that the user has set for JAX (``JAX_COMPILATION_CACHE_DIR`` or ``jax.config``) is left as it is.

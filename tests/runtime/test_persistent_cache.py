@@ -9,9 +9,9 @@ PROBE = """
 import logging, sys
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 import jax, jax.numpy as jnp
-from minfer_jax.runtime.compile_cache import enable_compile_cache
-enable_compile_cache()
-enable_compile_cache()
+from minfer_jax.runtime.persistent_cache import enable_persistent_cache
+enable_persistent_cache()
+enable_persistent_cache()
 hits = []
 jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if "cache_hits" in event else None)
 jax.jit(lambda x: x * 3 + 1)(jnp.ones(7)).block_until_ready()
