@@ -27,7 +27,7 @@ _PARTS = ("dispatch", "device", "readback", "sampling", "other", "total")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser)
-    parser.add_argument("--tokens", type=int, default=16, metavar="N", help="tokens of the prompt (default: 16)")
+    parser.add_argument("--tokens", type=int, default=20, metavar="N", help="tokens of the prompt (default: 20)")
     parser.add_argument("--gen", type=int, default=64, metavar="N", help="tokens to generate (default: 64)")
     options.add_loading(parser)
     options.add_output(parser)

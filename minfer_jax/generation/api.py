@@ -69,8 +69,9 @@ def generate(
     stop_ids: token ids that end the text; None: ``model.tokenizer.eog_ids``, an empty list: none.
     parse_special: match control tokens (``<|im_end|>``) in a prompt that is text; without it they are plain text.
     logits_processors: functions ``(ids, logits) -> logits`` that change the model's logits before the sampler sees
-        them; ids are those of prompt and output so far, logits a float32 [vocab] array of the function's own. Each
-        token's logits then come to the host, which is slower than drawing many tokens on the device.
+        them; ids are those of prompt and output so far, logits a float32 [vocab] array of the function's own. They are
+        called for each token of each prompt in turn; what they need to know they read from the ids. Logits then come to
+        the host and tokens are drawn one at a time. To ban tokens, ``Sampler(logit_bias=...)`` is simpler.
 
     Raises ArgumentError naming the argument; TokenizerError; ContextLengthError when the prompt leaves no room;
     NumericsError when the model's logits are not finite.

@@ -50,9 +50,10 @@ def check_processors(processors: Iterable[LogitsProcessor]) -> tuple[LogitsProce
 def process_logits(processors: Sequence[LogitsProcessor], ids: list[int], logits: np.ndarray) -> np.ndarray:
     """Logits [vocab] after all processors, each of which gets a list and an array of its own."""
     for i, processor in enumerate(processors):
-        out = processor(list(ids), logits.copy())
-        if not isinstance(out, np.ndarray) or out.shape != logits.shape or out.dtype.kind != "f":
-            got = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else f"{out!r:.40}"
+        returned = processor(list(ids), logits.copy())
+        out = np.asarray(returned)
+        if out.shape != logits.shape or not np.issubdtype(out.dtype, np.floating):
+            got = f"{returned!r:.40}" if out.ndim == 0 else f"{out.dtype} {out.shape}"
             raise ArgumentError(f"logits_processors[{i}] returned {got}; return float32 {logits.shape}")
         logits = out
     return logits

@@ -18,8 +18,8 @@ class Generation(Record):
     text: up to the stop string, if one was found; bytes of a character that was never completed are one U+FFFD.
     tokens: the ids drawn, without the end id; with a stop string, those up to the one that settled the match, so
         that they may reach beyond the text.
-    token_logprobs: one for each of ``tokens``, by the model's own distribution (before bias, penalties, filters and
-        temperature).
+    token_logprobs: one for each of ``tokens``, by the model's own distribution (before logits processors, bias,
+        penalties, filters and temperature).
     finish_reason: "stop" (an end id or a stop string) or "length" (max_tokens, or the context is full).
     stopped_by: the end id or the stop string, None for "length".
     end_logprob: log-probability of the end id, None where no end id was drawn.

@@ -108,7 +108,7 @@ class Run(Iterator[list[str]]):
             with self._where(index):
                 raise NumericsError(
                     f"logits for {place} are not finite; the weights of {self._name} hold NaN or infinity, or a "
-                    "penalty or bias is out of range"
+                    "penalty, bias or logits processor is out of range"
                 )
 
     def finish(self) -> list[Generation]:

@@ -9,7 +9,7 @@ from minfer_jax.errors import ArgumentError
 from minfer_jax.models.config import Config
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class KVCache:
     """k, v: [n_layers, B, n_kv_heads, length, head_dim], float32 or bfloat16.
 
@@ -24,12 +24,16 @@ class KVCache:
     def length(self) -> int:
         return self.k.shape[3]
 
+    def __repr__(self) -> str:
+        return f"KVCache({self.k.shape[1]} rows of {self.length} positions, {self.k.dtype.name})"
+
 
 jax.tree_util.register_dataclass(KVCache, ["k", "v"], [])
 
 
 def init_cache(config: Config, batch: int, length: int, dtype: jnp.dtype = jnp.float32) -> KVCache:
     """An empty cache for ``batch`` rows of up to ``length`` positions; dtype float32 or bfloat16 (half the memory).
+    A program is compiled for each length: use few, such as powers of two.
 
     Raises ArgumentError for another dtype: float16 cannot hold the keys of every model.
     """

@@ -11,11 +11,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from minfer_jax.arguments import check_integer
 from minfer_jax.errors import ArgumentError
-from minfer_jax.runtime.keys import Key, Shape
+from minfer_jax.runtime.keys import Key, Shape, key_name
 from minfer_jax.runtime.program import Program
 
 log = logging.getLogger("minfer_jax")
@@ -29,7 +29,7 @@ MAX_SHAPES = 10_000
 MAX_PROGRAMS = 64
 MAX_BYTES = 1 << 30
 
-Promotion = Literal["background", "blocking"]
+Promotion = Literal["background", "blocking", "off"]
 Compile = Callable[[], Program]
 Prepare = Callable[[Shape], Compile]
 """Reads what a compilation needs from the arguments at hand; the compilation itself may then happen later."""
@@ -49,15 +49,15 @@ class ProgramCache:
     """Least recently used programs within a bound of number and of device memory; safe to share between threads.
 
     promotion: "blocking" compiles an exact shape inside its third run; "background" in a thread, while the bucket goes
-    on serving it. max_programs, max_bytes: bounds; the bytes are those that executables hold on the device between
-    calls (code and constants).
+    on serving it; "off" never. max_programs, max_bytes: bounds; the bytes are those that executables hold on the device
+    between calls (code and constants).
     """
 
     def __init__(
         self, promotion: Promotion = "background", max_programs: int = MAX_PROGRAMS, max_bytes: int = MAX_BYTES
     ) -> None:
-        if promotion not in ("background", "blocking"):
-            raise ArgumentError(f'promotion is {promotion!r}; choose "background" or "blocking"')
+        if promotion not in get_args(Promotion):
+            raise ArgumentError(f'promotion is {promotion!r}; choose "background", "blocking" or "off"')
         self.promotion = promotion
         self._max_programs = check_integer("max_programs", max_programs, 1)
         self._max_bytes = check_integer("max_program_bytes", max_bytes, 0)
@@ -84,7 +84,7 @@ class ProgramCache:
                 self._usage.popitem(last=False)
             usage.runs += 1
             run = usage.runs
-            due = promote and run >= PROMOTE_AT and not usage.failed
+            due = promote and self.promotion != "off" and run >= PROMOTE_AT and not usage.failed
         program = self._promoted(key, bucket, prepare) if due and exact != bucket else None
         if program is None:
             program = self._program((uid, bucket), lambda: prepare(bucket)())
@@ -204,6 +204,8 @@ class ProgramCache:
             self.compiles += not program.from_disk
             self._evict(keep=key)
         future.set_result(program)
+        how = "read from disk" if program.from_disk else "compiled"
+        log.info("program %s %s in %.2f s", key_name(key), how, program.compile_seconds)
         return program
 
     def _evict(self, keep: Key) -> None:

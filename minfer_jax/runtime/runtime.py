@@ -33,8 +33,9 @@ class Runtime(Model):
     A plain Model is run by one set of programs that all models of the process share.
 
     promotion: "background" compiles a shape at its third run in a thread while its bucket serves it; "blocking" makes
-        the third run wait. promote_prefill: whether runs of many tokens (prefill, scoring) are ever promoted; None
-        asks MINFER_NO_PREFILL_CAPTURE at each call. Decoding always is.
+        the third run wait; "off" leaves every shape to its bucket. A promoted program is another compilation of the
+        same arithmetic: the last bits of a result may change with it. promote_prefill: whether runs of many tokens
+        (prefill, scoring) are ever promoted; None asks MINFER_NO_PREFILL_CAPTURE at each call. Decoding always is.
     readback: how logits come to the host, "ffi", "pinned_host" or "plain"; None: the measured fastest of the backend.
     max_programs, max_program_bytes: most programs to keep, and most device memory for their code and constants; the
         least recently used ones go first.
@@ -78,9 +79,10 @@ class Runtime(Model):
         """As :func:`minfer_jax.forward`, by a compiled program of a bucket or of this very shape, with the logits on
         the host.
 
-        tokens, positions: [B, T] int32. cache: consumed; go on with the one returned. tail_ids: [n_out] int32.
-        copy: False gives a view of the readback's buffer, which the next call of this Runtime overwrites; True an
-        array of one's own.
+        tokens, positions: integers [B, T]. cache: consumed; go on with the one returned. Each length of a cache is a
+        program of its own: use few, such as 256 and 512. tail_ids: [n_out], of the B * T flattened rows.
+        copy: False gives a read-only array that is valid until the next ``forward`` of this Runtime, whose logits may
+        take its place; True one of your own, which threads need.
 
         Returns (logits float32 [B, T, vocab] or [n_out, vocab], cache). Raises ArgumentError naming the argument,
         ContextLengthError for positions beyond the cache.
@@ -99,7 +101,10 @@ class Runtime(Model):
             logits = claim.fetch(out, (call.shape.n_out, vocab), copy)
             call.finish(time.perf_counter() - began, logits.nbytes)
             logits = unpad_run(logits, call.shape, exact)
-            return (logits if tail is tail_ids else logits.reshape(-1, vocab)[tail_ids]), cache
+            if tail is not tail_ids:
+                logits = logits.reshape(-1, vocab)[tail_ids]
+            logits.flags.writeable = copy
+            return logits, cache
 
     def prefill(
         self, tokens: np.ndarray, positions: np.ndarray, cache: KVCache, tail_ids: np.ndarray | None

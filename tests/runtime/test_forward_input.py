@@ -95,9 +95,9 @@ def test_a_cache_of_either_dtype(nano: Model) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"promotion": "never"}, '"background" or "blocking"'),
-        ({"promotion": None}, '"background" or "blocking"'),
-        ({"promotion": True}, '"background" or "blocking"'),
+        ({"promotion": "never"}, '"background", "blocking" or "off"'),
+        ({"promotion": None}, '"background", "blocking" or "off"'),
+        ({"promotion": True}, '"background", "blocking" or "off"'),
         ({"readback": "fast"}, "ffi, pinned_host or plain"),
         ({"readback": ""}, "ffi, pinned_host or plain"),
         ({"max_programs": 0}, "max_programs is 0; give an integer of at least 1"),

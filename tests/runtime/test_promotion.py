@@ -506,3 +506,12 @@ def test_b_an_interrupted_compilation_leaves_the_key_usable(nano: Model, monkeyp
     assert [a.shape.tokens for a in asked] == [16, 16, 5, 5]
     (info,) = runtime.cache_info().shapes.values()
     assert info.promoted and not info.failed
+
+
+def test_b_promotion_off(nano: Model, compiled: list[str]) -> None:
+    """Neither prefill nor decoding ever leaves its bucket."""
+    runtime = Runtime(nano, promotion="off")
+    for _ in range(5):
+        generate_batch(runtime, [[5, 6, 7], [8, 9], [10]], max_tokens=5, sampler=GREEDY, stop_ids=[])
+    assert [s.promoted for s in runtime.cache_info().shapes.values()] == [False, False]
+    assert compiled.count("decode") == compiled.count("forward_rows") == 1
