@@ -9,7 +9,7 @@ from minfer_jax.models.params import Params
 from minfer_jax.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Model:
     """A loaded model. config: static description; params: weights, a pytree; tokenizer: text <-> ids.
 

@@ -1,5 +1,7 @@
 """The progress bar of long work: on a terminal, never in a pipe."""
 
+import sys
+
 from tqdm import tqdm
 
 
@@ -11,5 +13,5 @@ def progress_bar(title: str, total: int | None, unit: str, wanted: bool | None =
         total=total,
         unit=unit if in_bytes else f" {unit}",
         unit_scale=in_bytes,
-        disable=None if wanted is None else not wanted,
+        disable=sys.stderr is None or (None if wanted is None else not wanted),
     )

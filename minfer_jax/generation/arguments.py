@@ -55,7 +55,8 @@ def process_logits(processors: Sequence[LogitsProcessor], ids: list[int], logits
         if out.shape != logits.shape or not np.issubdtype(out.dtype, np.floating):
             got = f"{returned!r:.40}" if out.ndim == 0 else f"{out.dtype} {out.shape}"
             raise ArgumentError(f"logits_processors[{i}] returned {got}; return float32 {logits.shape}")
-        logits = out
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and that is refused later
+            logits = out.astype(np.float32)
     return logits
 
 

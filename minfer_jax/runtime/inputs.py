@@ -5,6 +5,7 @@ A decode step passes here for every token, so what is fine takes few operations.
 
 from typing import Any
 
+import jax
 import numpy as np
 
 from minfer_jax.errors import ArgumentError, ContextLengthError
@@ -42,10 +43,15 @@ def check_run(
 def _check_cache(config: Config, cache: KVCache) -> None:
     if not isinstance(cache, KVCache):
         raise ArgumentError(f"cache is {cache!r:.40}; give one that init_cache made")
-    layers, _, heads, _, size = cache.k.shape
+    k, v = cache.k, cache.v
+    if not all(isinstance(x, jax.Array) for x in (k, v)) or (k.shape, k.dtype) != (v.shape, v.dtype):
+        raise ArgumentError("cache has keys and values that do not belong together; give one that init_cache made")
+    if k.ndim != 5 or k.dtype.name not in ("float32", "bfloat16"):
+        raise ArgumentError(f"cache holds {k.dtype} of shape {k.shape}; give one that init_cache made")
+    layers, _, heads, _, size = k.shape
     if (layers, heads, size) != (config.n_layers, config.n_kv_heads, config.head_dim):
-        raise ArgumentError(f"cache has shape {cache.k.shape}, of another model; give one for this config")
-    if cache.k.is_deleted():
+        raise ArgumentError(f"cache has shape {k.shape}, of another model; give one for this config")
+    if k.is_deleted() or v.is_deleted():
         raise ArgumentError("cache was consumed by an earlier call; go on with the one that came back from it")
 
 

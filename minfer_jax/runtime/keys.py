@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 
@@ -11,7 +11,7 @@ from minfer_jax.models.config import Config
 from minfer_jax.models.params import Params
 from minfer_jax.runtime.readback import Route
 
-_TRACED_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision")
+_TRACED_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry_partitionable")
 
 Kind = Literal["prefill", "decode", "score"]
 Sampling = Literal["", "greedy", "draw"]
@@ -61,14 +61,19 @@ def key_name(key: Key) -> str:
 
 
 def graph_uid(config: Config, params: Params) -> str:
-    """12 hex digits that differ wherever a trace would: config, weight formats, implementation, dtypes and shapes,
-    the versions of the package and of JAX, and what JAX is set to."""
+    """12 hex digits that differ wherever a program would: config, weight formats, implementation, dtypes, shapes and
+    devices, the versions of the package and of JAX, and what JAX is set to."""
     from minfer_jax import __version__
 
     leaves, tree = jax.tree.flatten(params)
-    weights = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+    weights = tuple((leaf.shape, leaf.dtype, placement(leaf)) for leaf in leaves)
     settings = (jax.default_backend(), *(getattr(jax.config, name) for name in _TRACED_SETTINGS))
     return _digest(config, tree, weights, (__version__, jax.__version__, *settings))
+
+
+def placement(x: Any) -> Any:
+    """The sharding of an array that has been put somewhere, None for one that may be anywhere."""
+    return x.sharding if isinstance(x, jax.Array) and x.committed else None
 
 
 @lru_cache(256)  # a plain model asks at every call

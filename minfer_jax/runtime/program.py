@@ -10,7 +10,7 @@ import jax
 import jax.monitoring
 
 from minfer_jax.runtime import hlo
-from minfer_jax.runtime.keys import Shape
+from minfer_jax.runtime.keys import Shape, placement
 
 _thread = threading.local()  # of a thread that compiles: whether the executable came from disk
 
@@ -31,6 +31,9 @@ class Program:
         self._compiled = compiled
 
     def __call__(self, *args: Any) -> Any:
+        if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+            with jax.disable_jit(False):
+                return self._compiled(*args)
         return self._compiled(*args)
 
     @property
@@ -60,15 +63,15 @@ def specs(args: Sequence[Any]) -> Sequence[Any]:
 
 
 def _spec(x: Any) -> jax.ShapeDtypeStruct:
-    placed = isinstance(x, jax.Array) and x.committed
-    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding if placed else None)
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=placement(x))
 
 
 def compile_program(shape: Shape, function: Any, args: Sequence[Any], static: dict[str, Any]) -> Program:
     """Trace, lower and compile a jitted function for ``args``, arrays or specs, and its ``static`` arguments."""
     began = time.perf_counter()
     _thread.from_disk = False
-    compiled = function.trace(*args, **static).lower().compile()
+    with jax.disable_jit(False):
+        compiled = function.trace(*args, **static).lower().compile()
     function.clear_cache()  # else JAX keeps the executable for itself, and dropping a Program frees nothing
     return Program(shape, compiled, time.perf_counter() - began, _thread.from_disk)
 

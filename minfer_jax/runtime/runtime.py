@@ -57,7 +57,7 @@ class Runtime(Model):
     ) -> None:
         if not isinstance(model, Model):
             raise ArgumentError(f"model is {model!r:.40}; give a Model, as load() returns it")
-        if promote_prefill not in (None, True, False):
+        if promote_prefill is not None and not isinstance(promote_prefill, bool):
             raise ArgumentError(f"promote_prefill is {promote_prefill!r}; give True, False or None")
         super().__init__(model.config, model.params, model.tokenizer, model.provenance, model.file)
         self.graph_uid = graph_uid(model.config, model.params)

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from minfer_jax.env import graph_trace
@@ -68,5 +68,6 @@ class Tracer:
     def emit(self, record: TraceRecord) -> None:
         for records, _ in list(self._listeners.values()):
             records.append(record)
-        if graph_trace():
-            print(record, file=sys.stderr)
+        if graph_trace() and sys.stderr is not None:
+            with suppress(OSError):  # a trace that nobody can read is no reason to fail
+                print(record, file=sys.stderr)

@@ -10,7 +10,7 @@ from minfer_jax.errors import ArgumentError, ContextLengthError, MinferError
 from minfer_jax.generation import generate
 from minfer_jax.generation.arguments import LogitsProcessor
 from minfer_jax.model import Model
-from minfer_jax.models import init_cache
+from minfer_jax.models import KVCache, init_cache
 from minfer_jax.runtime import Runtime
 from minfer_jax.sampling import Sampler
 from tests.runtime.runs import places, pure, run
@@ -77,6 +77,26 @@ def test_a_cache_that_does_not_fit(nano: Model) -> None:
     deeper = init_cache(replace(nano.config, n_layers=2), 1, 16)
     with pytest.raises(ArgumentError, match=r"cache has shape \(2, 1, 1, 16, 16\), of another model"):
         runtime.forward(IDS, PLACES, deeper)
+
+
+def test_keys_and_values_that_do_not_belong_together(nano: Model) -> None:
+    """None of them is let in, so that none decides what a program is compiled for."""
+    runtime = Runtime(nano, promotion="blocking")
+    good, half, two = (init_cache(nano.config, *how) for how in ((1, 16), (1, 16, jnp.bfloat16), (2, 16)))
+    for v in (half.v, two.v, np.asarray(good.v)):
+        with pytest.raises(ArgumentError, match="cache has keys and values that do not belong together"):
+            runtime.forward(IDS, PLACES, KVCache(good.k, v))
+    for k in (good.k.astype(jnp.int32), good.k.astype(jnp.float16), good.k[0]):
+        with pytest.raises(ArgumentError, match="cache holds (int32|float16|float32) of shape"):
+            runtime.forward(IDS, PLACES, KVCache(k, k))
+    used = init_cache(nano.config, 1, 16)
+    used.v.delete()
+    with pytest.raises(ArgumentError, match="cache was consumed"):
+        runtime.forward(IDS, PLACES, used)
+    for _ in range(3):
+        run(runtime, 4, cache=init_cache(nano.config, 1, 16))
+    (info,) = runtime.cache_info().shapes.values()
+    assert info.promoted and info.runs == 3
 
 
 def test_a_cache_of_either_dtype(nano: Model) -> None:

@@ -1,5 +1,6 @@
 """Table B: programs by graph and shape, the three-run protocol, its switches and its failures."""
 
+import os
 import re
 import subprocess
 import sys
@@ -515,3 +516,32 @@ def test_b_promotion_off(nano: Model, compiled: list[str]) -> None:
         generate_batch(runtime, [[5, 6, 7], [8, 9], [10]], max_tokens=5, sampler=GREEDY, stop_ids=[])
     assert [s.promoted for s in runtime.cache_info().shapes.values()] == [False, False]
     assert compiled.count("decode") == compiled.count("forward_rows") == 1
+
+
+TWO_DEVICES = """
+import sys
+from dataclasses import replace
+import jax, numpy as np
+import minfer_jax as mj
+model = mj.load(sys.argv[1])
+first, second = (replace(model, params=jax.device_put(model.params, device)) for device in jax.devices())
+pairs = [([1, 2, 3], [4, 5])]
+values = [mj.score_tokens(m, pairs)[0].logprob for m in (second, first, model, second)]
+np.testing.assert_allclose(values, values[0], atol=1e-5)
+assert len({mj.Runtime(m).graph_uid for m in (model, first, second)}) == 3
+"""
+
+
+def test_b_models_on_two_devices(nano_path: Path) -> None:
+    """Where weights have been put is part of the key."""
+    env = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", TWO_DEVICES, str(nano_path)], env=env, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_b_jit_switched_off_for_debugging_is_no_obstacle(nano: Model) -> None:
+    with jax.disable_jit():
+        logits = run(Runtime(nano), 5)
+    np.testing.assert_allclose(logits, pure(nano, 5), rtol=0, atol=1e-5)

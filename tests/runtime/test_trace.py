@@ -1,7 +1,9 @@
 """Table "Seeing it": the lines of MINFER_GRAPH_TRACE, the records of ``Runtime.trace``, and ``cache_info`` as JSON."""
 
+import io
 import json
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -149,3 +151,18 @@ def test_listeners_come_and_go_in_any_order(nano: Model) -> None:
     other.__exit__(None, None, None)
     run(runtime, 5)
     assert (len(first), len(second)) == (1, 2)
+
+
+class Full(io.StringIO):
+    def write(self, _: str) -> int:
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("stream", [None, Full()])
+def test_a_trace_that_nobody_can_read(stream, nano: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a closed stderr nor a full one fails the call, or sends the line elsewhere."""
+    want = run(Runtime(nano), 5)
+    monkeypatch.setenv(SWITCH, "1")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", stream)
+        np.testing.assert_array_equal(run(Runtime(nano), 5), want)
