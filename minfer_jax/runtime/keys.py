@@ -1,6 +1,8 @@
 """What names a compiled program: the graph that was traced, and the shape it was traced at."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -11,7 +13,11 @@ from minfer_jax.models.config import Config
 from minfer_jax.models.params import Params
 from minfer_jax.runtime.readback import Route
 
-_TRACED_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry_partitionable")
+_TRACED_SETTINGS = {
+    "jax_enable_x64": jax.enable_x64,
+    "jax_default_matmul_precision": jax.default_matmul_precision,
+    "jax_threefry_partitionable": jax.threefry_partitionable,
+}
 
 Kind = Literal["prefill", "decode", "score"]
 Sampling = Literal["", "greedy", "draw"]
@@ -60,15 +66,30 @@ def key_name(key: Key) -> str:
     return f"{key[0]}/{key[1]}"
 
 
-def graph_uid(config: Config, params: Params) -> str:
+def traced_settings() -> tuple:
+    """What JAX is set to here and now, where it decides what a trace becomes."""
+    return tuple(getattr(jax.config, name) for name in _TRACED_SETTINGS)
+
+
+@contextmanager
+def set_to(settings: tuple) -> Iterator[None]:
+    """JAX as it was when ``settings`` were taken, in whatever thread, and with jit on: switched off for debugging it is
+    for a caller's own functions."""
+    with ExitStack() as stack:
+        for enter, value in zip(_TRACED_SETTINGS.values(), settings, strict=True):
+            stack.enter_context(enter(value))
+        stack.enter_context(jax.disable_jit(False))
+        yield
+
+
+def graph_uid(config: Config, params: Params, settings: tuple) -> str:
     """12 hex digits that differ wherever a program would: config, weight formats, implementation, dtypes, shapes and
-    devices, the versions of the package and of JAX, and what JAX is set to."""
+    devices, the versions of the package and of JAX, and what JAX is set to (``traced_settings``)."""
     from minfer_jax import __version__
 
     leaves, tree = jax.tree.flatten(params)
     weights = tuple((leaf.shape, leaf.dtype, placement(leaf)) for leaf in leaves)
-    settings = (jax.default_backend(), *(getattr(jax.config, name) for name in _TRACED_SETTINGS))
-    return _digest(config, tree, weights, (__version__, jax.__version__, *settings))
+    return _digest(config, tree, weights, __version__, jax.__version__, jax.default_backend(), settings)
 
 
 def placement(x: Any) -> Any:

@@ -10,7 +10,7 @@ import jax
 import jax.monitoring
 
 from minfer_jax.runtime import hlo
-from minfer_jax.runtime.keys import Shape, placement
+from minfer_jax.runtime.keys import Shape, placement, set_to
 
 _thread = threading.local()  # of a thread that compiles: whether the executable came from disk
 
@@ -66,11 +66,14 @@ def _spec(x: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=placement(x))
 
 
-def compile_program(shape: Shape, function: Any, args: Sequence[Any], static: dict[str, Any]) -> Program:
-    """Trace, lower and compile a jitted function for ``args``, arrays or specs, and its ``static`` arguments."""
+def compile_program(
+    shape: Shape, function: Any, args: Sequence[Any], static: dict[str, Any], settings: tuple
+) -> Program:
+    """Trace, lower and compile a jitted function for ``args``, arrays or specs, and its ``static`` arguments, with JAX
+    set to ``settings``."""
     began = time.perf_counter()
     _thread.from_disk = False
-    with jax.disable_jit(False):
+    with set_to(settings):
         compiled = function.trace(*args, **static).lower().compile()
     function.clear_cache()  # else JAX keeps the executable for itself, and dropping a Program frees nothing
     return Program(shape, compiled, time.perf_counter() - began, _thread.from_disk)

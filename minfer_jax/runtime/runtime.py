@@ -19,7 +19,7 @@ from minfer_jax.runtime.buckets import Batch, decode_shapes, forward_shapes, pad
 from minfer_jax.runtime.cache_info import CacheInfo, describe
 from minfer_jax.runtime.call import Call, traced_call
 from minfer_jax.runtime.inputs import check_run
-from minfer_jax.runtime.keys import Shape, graph_uid, key_name
+from minfer_jax.runtime.keys import Shape, graph_uid, key_name, traced_settings
 from minfer_jax.runtime.program import compile_program, specs
 from minfer_jax.runtime.program_cache import MAX_BYTES, MAX_PROGRAMS, ProgramCache, Promotion
 from minfer_jax.runtime.readback import Readback, Route
@@ -60,7 +60,8 @@ class Runtime(Model):
         if promote_prefill is not None and not isinstance(promote_prefill, bool):
             raise ArgumentError(f"promote_prefill is {promote_prefill!r}; give True, False or None")
         super().__init__(model.config, model.params, model.tokenizer, model.provenance, model.file)
-        self.graph_uid = graph_uid(model.config, model.params)
+        self._settings = traced_settings()
+        self.graph_uid = graph_uid(model.config, model.params, self._settings)
         self.early_exit = jax.default_backend() == "cpu"
         own = _shared or (ProgramCache(promotion, max_programs, max_program_bytes), Readback(readback))
         self._programs, self._readback = own
@@ -217,7 +218,7 @@ class Runtime(Model):
 
         def prepare(shape: Shape):
             args = specs(arrange(shape, True))
-            return lambda: compile_program(shape, function, args, {"config": self.config, **static})
+            return lambda: compile_program(shape, function, args, {"config": self.config, **static}, self._settings)
 
         promote = exact.kind == "decode" or self._prefill_may_promote()
         program, run, promoted = self._programs.serve(self.graph_uid, exact, bucket, promote, prepare)

@@ -38,13 +38,14 @@ def test_j01_lengths_settings_and_limits_compile_a_bounded_number_of_programs(
     smol_model: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
     jax.clear_caches()
+    runtime = Runtime(smol_model, promotion="off")
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
         for n in range(1, 65):
-            generate(smol_model, [5] * n, max_tokens=2, sampler=GREEDY)
-        generate(smol_model, [5], max_tokens=45, sampler=GREEDY, stop_ids=[])
+            generate(runtime, [5] * n, max_tokens=2, sampler=GREEDY)
+        generate(runtime, [5], max_tokens=45, sampler=GREEDY, stop_ids=[])
         if jax.default_backend() != "cpu":  # there a greedy loop and one that draws are two programs
             for n, sampler in product((2, 8, 45), (GREEDY, Sampler())):
-                generate(smol_model, [5], max_tokens=n, sampler=sampler, stop_ids=[])
+                generate(runtime, [5], max_tokens=n, sampler=sampler, stop_ids=[])
         names = compiled(caplog)
         assert {"jit(forward_rows)", "jit(draw_tokens)", "jit(decode)"} <= set(names)
         # Prompts of one token and five buckets, drawing, the zeros of a cache, decoding: on an accelerator with three
@@ -53,24 +54,25 @@ def test_j01_lengths_settings_and_limits_compile_a_bounded_number_of_programs(
 
         caplog.clear()
         for max_tokens in (1, 3, 7, 20):
-            generate(smol_model, [5] * 9, max_tokens=max_tokens, sampler=GREEDY)
+            generate(runtime, [5] * 9, max_tokens=max_tokens, sampler=GREEDY)
         for sampler in (
             Sampler(seed=1),
             Sampler(temperature=1.3, top_k=7, top_p=0.5, min_p=0.2, seed=2),
             Sampler(repetition_penalty=1.2, frequency_penalty=0.3, presence_penalty=0.1),
             Sampler(logit_bias={5: 3.0, 9: -100.0}),
         ):
-            generate(smol_model, [7] * 40, max_tokens=3, sampler=sampler, stop=["a", "b"], stop_ids=[3])
-        for _ in stream(smol_model, [3] * 64, max_tokens=9):
+            generate(runtime, [7] * 40, max_tokens=3, sampler=sampler, stop=["a", "b"], stop_ids=[3])
+        for _ in stream(runtime, [3] * 64, max_tokens=9):
             pass
         assert compiled(caplog) == []
 
 
 def test_j01_batch_sizes_share_buckets(smol_model: Model, caplog: pytest.LogCaptureFixture) -> None:
-    generate_batch(smol_model, [[5, 6]] * 4, max_tokens=2, sampler=GREEDY)
+    runtime = Runtime(smol_model, promotion="off")
+    generate_batch(runtime, [[5, 6]] * 4, max_tokens=2, sampler=GREEDY)
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
         sampler = None if jax.default_backend() == "cpu" else GREEDY
-        generate_batch(smol_model, [[5, 6, 8]] * 3, max_tokens=3, sampler=sampler)
+        generate_batch(runtime, [[5, 6, 8]] * 3, max_tokens=3, sampler=sampler)
         assert compiled(caplog) == []
 
 

@@ -67,7 +67,7 @@ def compiling(patch: pytest.MonkeyPatch, before: Callable[[Shape], None] = nothi
     compile_program = runtime_module.compile_program
 
     def spied(*what) -> Program:
-        asked.append(Asked(*what))
+        asked.append(Asked(*what[:4]))
         before(what[0])
         return compile_program(*what)
 

@@ -16,9 +16,9 @@ import pytest
 from minfer_jax.generation import generate_batch
 from minfer_jax.load import load
 from minfer_jax.model import Model
-from minfer_jax.models import init_cache
+from minfer_jax.models import forward, init_cache
 from minfer_jax.runtime import Runtime, decode
-from minfer_jax.runtime.keys import Shape, graph_uid
+from minfer_jax.runtime.keys import Shape, graph_uid, traced_settings
 from minfer_jax.runtime.program import Program
 from minfer_jax.runtime.runtime import as_runtime
 from minfer_jax.sampling import Sampler
@@ -60,7 +60,7 @@ def test_b_uid_covers_config_implementation_dtypes_and_versions(
     nano: Model, nano_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def uid(model: Model) -> str:
-        return graph_uid(model.config, model.params)
+        return graph_uid(model.config, model.params, traced_settings())
 
     uids = [
         uid(nano),
@@ -545,3 +545,24 @@ def test_b_jit_switched_off_for_debugging_is_no_obstacle(nano: Model) -> None:
     with jax.disable_jit():
         logits = run(Runtime(nano), 5)
     np.testing.assert_allclose(logits, pure(nano, 5), rtol=0, atol=1e-5)
+
+
+@PROMOTIONS
+def test_b_programs_are_compiled_as_jax_was_set_when_the_runtime_was_made(
+    promotion, nano: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a caller, or the thread that promotes, has it set to."""
+    with jax.default_matmul_precision("highest"):
+        runtime = Runtime(nano, promotion=promotion)
+    seen = []
+
+    def noting(*args):
+        seen.append(jax.config.jax_default_matmul_precision)
+        return forward(*args)
+
+    monkeypatch.setattr("minfer_jax.runtime.jitted.forward", noting)
+    with jax.default_matmul_precision("bfloat16"):
+        for _ in range(3):
+            run(runtime, 5)
+        runtime.settle()
+    assert seen == ["highest", "highest"]
