@@ -8,6 +8,9 @@ Every test runs three times before those that count, so that all is compiled and
 that took, or reading from disk; from disk: how many of the programs were there. bandwidth: bytes that a generated token
 must read (weights as they lie in memory, keys and values up to its position) per second, against a large copy on the
 same device in the same run. kernels: launches of device work, in one step of tg, in the whole of pp.
+
+Unlike llama-bench: MODEL is positional; --batch puts sequences side by side (t/s is of all together); tg includes the
+choice of the likeliest token; "weights" says how they are kept, "size" is the file's.
 """
 
 import argparse
@@ -33,6 +36,7 @@ _COLUMNS = {
     "size": ">11",
     "params": ">10",
     "backend": ">7",
+    "weights": ">8",
     "batch": ">5",
     "test": ">14",
     "t/s": ">20",
@@ -134,6 +138,7 @@ def _row(model: Model, measured: Measurement, share: float | None) -> str:
         f"{model.file.size / 2**20:.2f} MiB",
         f"{model.file.n_parameters / 1e6:.2f} M",
         model.provenance["backend"],
+        model.provenance["dtype"],
         measured.batch,
         measured.test,
         f"{measured.avg_ts:.2f} ± {measured.stddev_ts:.2f}",

@@ -8,6 +8,11 @@ Times are in microseconds: of calls the median (--json has every single record),
 half of all steps, so that its parts add up. dispatch: until the call returns to Python (on CPU
 a small program has run by then). device: from then until its results are there. readback: bringing them to the host.
 sampling: from the logits on the host to the token there. other: the rest, Python's own work.
+
+A program is named by its shape: b rows, t tokens in each, o rows that go through the head, c length of the KV cache,
+x32 tokens per call. bucket: the padded program that serves a shape at first; promoted: its own, from the third run.
+splits: stretches of device work between two stops at the host. kernels: launches of device work, in a loop of unknown
+length those of one round.
 """
 
 import argparse

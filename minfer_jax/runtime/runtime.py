@@ -172,11 +172,12 @@ class Runtime(Model):
         return describe(self._programs)
 
     def hlo(self, program: str) -> str:
-        """Text of the optimised HLO module of a compiled program, named as in ``cache_info().programs``."""
-        compiled = {key_name(key): compiled for key, compiled in self._programs.snapshot()[1].items()}
-        if program not in compiled:
-            raise ArgumentError(f"no program {program!r} is compiled; cache_info().programs has the names")
-        return compiled[program].text
+        """Text of the optimised HLO module of a compiled program, named as in ``cache_info().programs`` or, of this
+        model's graph, by the shape alone."""
+        for key, compiled in self._programs.snapshot()[1].items():
+            if program == key_name(key) or (program == str(key[1]) and key[0] == self.graph_uid):
+                return compiled.text
+        raise ArgumentError(f"no program {program!r} is compiled; cache_info().programs has the names")
 
     def settle(self) -> None:
         """Wait until no promotion is under way in the background."""

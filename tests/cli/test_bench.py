@@ -102,12 +102,14 @@ def test_table(run, tiny_gguf) -> None:
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in (header, rule, pp, tg)]
     assert {len(line) for line in (header, rule, pp, tg)} == {len(header)}
     assert cells[0] == [
-        *("model", "size", "params", "backend", "batch", "test", "t/s", "bandwidth", "kernels", "compile", "from disk")
+        *("model", "size", "params", "backend", "weights", "batch", "test"),
+        *("t/s", "bandwidth", "kernels", "compile", "from disk"),
     ]
     assert all(set(cell) <= {"-", ":"} for cell in cells[1])
     for row, name in zip(cells[2:], ("pp4", "tg2"), strict=True):
         about = dict(zip(cells[0], row, strict=True))
         assert (about["model"], about["test"], about["batch"]) == (model.name, name, "1")
+        assert about["weights"] == "float32"
         assert about["t/s"].endswith("± 0.00") and int(about["kernels"]) > 0
         assert (about["bandwidth"] == "-") == (name == "pp4")
     assert empty == "" and device.endswith("GB/s")

@@ -82,6 +82,7 @@ def test_the_text_of_a_program_by_its_name(model: Model) -> None:
     Session(runtime, 1, 0, 16).prefill()
     (name,) = runtime.cache_info().programs
     assert runtime.hlo(name).startswith("HloModule jit_forward_rows")
+    assert runtime.hlo(name.split("/")[1]) == runtime.hlo(name)
     with pytest.raises(ValueError, match="'nothing'"):
         runtime.hlo("nothing")
 
