@@ -25,9 +25,7 @@ Route = Literal["ffi", "pinned_host", "plain"]
 """ffi: a custom call copies the result into a buffer of ours, page-locked on a GPU. pinned_host: JAX puts it into
 page-locked memory of its own. plain: it stays on the device until it is read."""
 
-# Fastest first. What reading a result adds to the program, by ffi, pinned_host, plain: on an H200 (jax 0.11.2) 608 KB
-# 75-94, 40-47 and 300-355 us, 5.6 MB 695, 168 and 1190 us. On two CPU cores (jax 0.10.2), the program included, 608 KB
-# 104, 82 and 98 us, 5.6 MB 359, 176 and 174 us, since what a program leaves in host memory is read where it is.
+# Fastest first, as benchmarks/overhead.py measures it. On a CPU results lie in host memory anyway and are read in place.
 _FASTEST: dict[str, tuple[Route, ...]] = {"gpu": ("pinned_host", "ffi", "plain"), "cpu": ("plain",)}
 
 _FIRST_BYTES = 4 << 20

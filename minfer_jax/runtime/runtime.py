@@ -40,6 +40,9 @@ class Runtime(Model):
     max_programs, max_program_bytes: most programs to keep, and most device memory for their code and constants; the
         least recently used ones go first.
 
+    ``prefill``, ``score`` and ``decode`` are what generation and scoring are made of, and check nothing; call
+    ``mj.score(runtime, ...)``, ``mj.generate(runtime, ...)`` or ``forward``.
+
     Safe to call from several threads, ``forward`` with ``copy=True``. Raises ArgumentError naming the argument,
     UnsupportedError for a readback that is not available here.
     """

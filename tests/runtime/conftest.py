@@ -11,6 +11,7 @@ import pytest
 
 from minfer_jax.load import load
 from minfer_jax.model import Model
+from tests.runtime.runs import NO_PREFILL
 from tests.tiny import CASES, write_tiny
 
 
@@ -43,3 +44,14 @@ def compiled() -> Iterator[list[str]]:
     jax.monitoring.register_event_duration_secs_listener(note)
     yield names
     jax.monitoring.unregister_event_duration_listener(note)
+
+
+@pytest.fixture(autouse=True)
+def no_switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (NO_PREFILL, "MINFER_CAPTURE_PREFILL", "MINFER_NO_PINNED_READBACK"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_gguf) -> Model:
+    return load(tiny_gguf("llama"))

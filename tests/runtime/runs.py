@@ -1,5 +1,6 @@
 """Token runs for the tests, and what the pure forward makes of them."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -13,6 +14,11 @@ from minfer_jax.runtime import Runtime, TraceRecord
 from minfer_jax.runtime import runtime as runtime_module
 from minfer_jax.runtime.keys import Shape
 from minfer_jax.runtime.program import Program
+from minfer_jax.sampling import Sampler
+
+GREEDY = Sampler(temperature=0)
+NO_PREFILL = "MINFER_NO_PREFILL_CAPTURE"
+PROMOTIONS = pytest.mark.parametrize("promotion", ["blocking", "background"])
 
 
 def tokens(n: int, batch: int = 1) -> np.ndarray:
@@ -74,3 +80,20 @@ def compiling(patch: pytest.MonkeyPatch, before: Callable[[Shape], None] = nothi
     with patch.context() as inner:
         inner.setattr(runtime_module, "compile_program", spied)
         yield asked
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was said about promotion."""
+    return [m for m in (record.getMessage() for record in caplog.records) if "exact shape" in m]
+
+
+def size(text: str, letter: str) -> int:
+    """A size in the name of a shape."""
+    found = re.search(rf" {letter}(\d+)", text)
+    assert found is not None, text
+    return int(found[1])
+
+
+def lengths(runtime: Runtime, n_runs: int, n: int, **more) -> list[int]:
+    """Tokens of the programs that served each run of n tokens."""
+    return [size(record.program, "t") for record in served(runtime, n_runs, n, **more)]

@@ -103,6 +103,7 @@ def test_b_eight_threads_and_a_promotion_that_fails(
 ) -> None:
     runtime = Runtime(nano, promotion=promotion)
     wanted = pure(nano, 5)
+
     def before(shape: Shape) -> None:
         if shape.tokens == 5:
             if promotion == "blocking":  # until the others have arrived
