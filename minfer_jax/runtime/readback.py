@@ -25,7 +25,7 @@ Route = Literal["ffi", "pinned_host", "plain"]
 """ffi: a custom call copies the result into a buffer of ours, page-locked on a GPU. pinned_host: JAX puts it into
 page-locked memory of its own. plain: it stays on the device until it is read."""
 
-# Fastest first, as benchmarks/overhead.py measures it. On a CPU results lie in host memory anyway and are read in place.
+# Fastest first, as benchmarks/overhead.py measures it. On a CPU results lie in host memory anyway, to be read in place.
 _FASTEST: dict[str, tuple[Route, ...]] = {"gpu": ("pinned_host", "ffi", "plain"), "cpu": ("plain",)}
 
 _FIRST_BYTES = 4 << 20
