@@ -35,10 +35,10 @@ def load(
     name: a path (a file, any part of a split model, or its folder), a known name such as "smollm2-135m", or
         "hf:org/repo:file.gguf".
     implementation: "dense" expands the weights once at load, "xla" keeps them packed and expands them inside every
-        program. None: "dense".
-    dtype: of expanded weights, "float32" (None) or "bfloat16"; "xla" has no use for it. bfloat16 rounds the weights
-        and the inputs of every matrix product to 8 bits of mantissa, which moves a log-probability by 0.01 nats on
-        average, and is faster where there is hardware for it; the residual stream and all accumulation are float32
+        program, "ffi" keeps them packed for native kernels on the CPU. None: "dense".
+    dtype: of expanded weights, "float32" (None) or "bfloat16"; "xla" and "ffi" have no use for it. bfloat16 rounds the
+        weights and the inputs of every matrix product to 8 bits of mantissa, which moves a log-probability by 0.01 nats
+        on average, and is faster where there is hardware for it; the residual stream and all accumulation are float32
         always. float16 is refused: some models (Gemma 3) exceed its range.
     n_ctx: context window; None takes the model's training context.
     pre: pre-tokenizer to use instead of the file's ``tokenizer.ggml.pre``.

@@ -87,7 +87,7 @@ def hidden_states(
         x, cache = _scan_layers(run, config, first, size - is_last, x, cache, attend)
         first += size
 
-    last = jax.tree.map(lambda stacked: stacked[-1], params.runs[-1])
+    last = params.runs[-1].at(size - 1)
     x, cache = attend(last, config.n_layers - 1, x, cache)
     if tail_ids is not None:
         x = x.reshape(B * T, -1)[tail_ids]
@@ -104,7 +104,7 @@ def _scan_layers(
 
     def step(carry: tuple, i: jax.Array) -> tuple[tuple, None]:
         x, cache = carry
-        layer = jax.tree.map(lambda stacked: stacked[i], run)
+        layer = run.at(i)
         x, cache = attend(layer, first + i, x, cache)
         return (feed_forward(layer, config, x), cache), None
 

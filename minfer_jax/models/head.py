@@ -39,14 +39,15 @@ def token_logprobs(
     chex.assert_shape(targets, (hidden.shape[0],))
     weight = head_weight(params)
     vocab = weight.shape[0]
-    size = min(_VOCAB_CHUNK, vocab)
+    rows = -(-vocab // weight.row_step) * weight.row_step
+    size = min(_VOCAB_CHUNK, rows)
 
     def step(carry: tuple, begin: jax.Array) -> tuple[tuple, None]:
         peak, total, target, best = carry
-        start = jnp.minimum(begin, vocab - size)  # the last chunk reaches back and hides what was counted
+        start = jnp.minimum(begin, rows - size)  # the last chunk reaches back and hides what was counted
         ids = start + jnp.arange(size, dtype=jnp.int32)
         z = soft_cap(linear(hidden, weight.rows(start, size)), config.final_softcap)
-        z = jnp.where(ids >= begin, z, -jnp.inf)
+        z = jnp.where((ids >= begin) & (ids < vocab), z, -jnp.inf)  # rows that pad a tile are no tokens
         high = z.max(-1)
         new_peak = jnp.maximum(peak, high)
         total = total * jnp.exp(peak - new_peak) + jnp.exp(z - new_peak[:, None]).sum(-1)

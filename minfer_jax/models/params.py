@@ -5,6 +5,7 @@ arguments. See ``weights.py`` for how they are gathered from a file.
 """
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import jax
 
@@ -35,6 +36,14 @@ class Layer:
     up_bias: jax.Array | None = None
     down_bias: jax.Array | None = None
     ffn_post_norm: jax.Array | None = None
+
+    def at(self, i: int | jax.Array) -> "Layer":
+        """Layer i >= 0 of a run; i may be traced."""
+
+        def pick(stacked: Any) -> Any:
+            return stacked.layer(i) if isinstance(stacked, QuantTensor) else stacked[i]
+
+        return jax.tree.map(pick, self, is_leaf=lambda x: isinstance(x, QuantTensor))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from minfer_jax.errors import UnsupportedError
 from minfer_jax.gguf import RawTensor
 from minfer_jax.quant import formats
 from minfer_jax.quant.formats import Array, Format
-from minfer_jax.quant.planes import pack
+from minfer_jax.quant.planes import TILE, pack
 from minfer_jax.quant.tensor import QuantTensor
 
 log = logging.getLogger("minfer_jax")
@@ -61,8 +61,24 @@ def _values(part: RawTensor) -> np.ndarray:
 
 def _put(name: str, planes: dict[str, np.ndarray], like: RawTensor, implementation: str) -> QuantTensor:
     shape = (like.shape[0], like.shape[1])
+    if implementation == "ffi":
+        planes = {plane: _tiled(array) for plane, array in planes.items()}
     arrays = {plane: jax.device_put(array) for plane, array in planes.items()}
     return QuantTensor(arrays, name, shape, implementation)
+
+
+def _tiled(plane: np.ndarray) -> np.ndarray:
+    """[..., N, C] -> [..., ceil(N / 16), C, 16]."""
+    *lead, n, c = plane.shape
+    tiles = -(-n // TILE)
+    out = _aligned_empty((*lead, tiles, c, TILE), plane.dtype)
+    rows = out.swapaxes(-1, -2)
+    whole = n // TILE
+    rows[..., :whole, :, :] = plane[..., : whole * TILE, :].reshape(*lead, whole, TILE, c)
+    if whole < tiles:
+        rows[..., whole, : n % TILE, :] = plane[..., whole * TILE :, :]
+        rows[..., whole, n % TILE :, :] = 0
+    return out
 
 
 def _planes(parts: Sequence[RawTensor], implementation: str, dense: np.dtype) -> tuple[str, dict[str, np.ndarray]]:

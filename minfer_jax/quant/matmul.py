@@ -33,6 +33,11 @@ def _xla(x: jax.Array, w: QuantTensor) -> jax.Array:
     return _dot(x, w.values().astype(jnp.float32))
 
 
+def _ffi(x: jax.Array, w: QuantTensor) -> jax.Array:
+    """Tiled weights by the native kernels."""
+    return _xla(x, w)
+
+
 def _dot(x: jax.Array, values: jax.Array) -> jax.Array:
     contract_last = (((x.ndim - 1,), (1,)), ((), ()))
     return jax.lax.dot_general(
@@ -44,5 +49,9 @@ def _dot(x: jax.Array, values: jax.Array) -> jax.Array:
     )
 
 
-IMPLEMENTATIONS: dict[str, Callable[[jax.Array, QuantTensor], jax.Array]] = {"dense": _dense, "xla": _xla}
+IMPLEMENTATIONS: dict[str, Callable[[jax.Array, QuantTensor], jax.Array]] = {
+    "dense": _dense,
+    "xla": _xla,
+    "ffi": _ffi,
+}
 """Every implementation by name."""

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from minfer_jax.quant import formats
 from minfer_jax.quant.formats import Array
-from minfer_jax.quant.planes import unpack
+from minfer_jax.quant.planes import TILE, unpack, untile
 
 
 @dataclass(frozen=True)
@@ -16,48 +16,85 @@ class QuantTensor:
     """A matrix of N rows (outputs) and K columns (inputs), ``y = x @ w.T``, in one of the formats of the table.
 
     planes: arrays by name; a plain format has the one plane ``values`` [..., N, K], a packed one those of
-        :mod:`~minfer_jax.quant.planes`, each [..., N, something]. Axes in front of N stack equal matrices (layers).
+        :mod:`~minfer_jax.quant.planes`, each [..., N, C], or [..., ceil(N / 16), C, 16] where tiled. Axes in front
+        stack equal matrices (layers).
     format: name in ``formats.PACKED`` or ``formats.PLAIN`` (static).
     shape: (N, K) of one matrix (static).
     implementation: which matrix product it was laid out for, see ``matmul.IMPLEMENTATIONS`` (static).
+    index: int32 scalar: this is only that matrix of the stack that the planes hold; None: all of it.
     """
 
     planes: dict[str, Array]
     format: str
     shape: tuple[int, int]
     implementation: str
+    index: Array | None = None
 
     @property
     def is_packed(self) -> bool:
         return self.format in formats.PACKED
 
     @property
+    def is_tiled(self) -> bool:
+        return self.implementation == "ffi"
+
+    @property
+    def row_step(self) -> int:
+        """What ``start`` and ``size`` of :meth:`rows` must be multiples of."""
+        return TILE if self.is_tiled else 1
+
+    @property
     def size(self) -> int:
         """Number of weights, all stacked matrices together."""
         plane = self.planes["codes" if self.is_packed else "values"]
-        return math.prod(plane.shape[:-2]) * math.prod(self.shape)
+        stacked = plane.shape[: -3 if self.is_tiled else -2] if self.index is None else ()
+        return math.prod(stacked) * math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that all planes hold."""
+        """Bytes that all planes hold, with the padding of tiles."""
         return sum(plane.nbytes for plane in self.planes.values())
+
+    def layer(self, i: int | jax.Array) -> "QuantTensor":
+        """Matrix i >= 0 of a stack; i may be traced. Tiled planes are not sliced, which would copy them."""
+        if self.is_tiled:
+            return replace(self, index=jnp.asarray(i, jnp.int32))
+        return replace(self, planes={name: plane[i] for name, plane in self.planes.items()})
 
     def values(self) -> jax.Array:
         """The weights [..., N, K] exactly: float32 from a packed format, else in the plain format's own dtype."""
-        if not self.is_packed:
-            return self.planes["values"]
-        fmt = formats.PACKED[self.format]
-        return formats.dequantize(fmt, unpack(fmt, self.planes))
+        planes = self._own_planes()
+        if self.is_tiled:
+            planes = {name: untile(plane, self.shape[0]) for name, plane in planes.items()}
+        return self._dequantize(planes)
 
     def rows(self, start: int | jax.Array, size: int) -> "QuantTensor":
-        """Rows start .. start + size of one matrix (no stacking axes); start may be traced."""
-        cut = {k: jax.lax.dynamic_slice_in_dim(p, start, size, 0) for k, p in self.planes.items()}
-        return replace(self, planes=cut, shape=(size, self.shape[1]))
+        """Rows start .. start + size of one matrix (no stacking axes); start may be traced.
+
+        Both are multiples of ``row_step``; with tiles the range may take in their padding, rows of zeros.
+        """
+        step = self.row_step
+        cut = {
+            name: jax.lax.dynamic_slice_in_dim(plane, start // step, size // step, 0)
+            for name, plane in self._own_planes().items()
+        }
+        return replace(self, planes=cut, shape=(size, self.shape[1]), index=None)
 
     def take(self, ids: jax.Array) -> jax.Array:
         """Rows by id, dequantised: [...] int32 -> [..., K] float32. Only those rows are ever expanded."""
-        gathered = {k: jnp.take(p, ids, axis=0, mode="clip") for k, p in self.planes.items()}
-        return replace(self, planes=gathered).values().astype(jnp.float32)
+        ids = jnp.clip(ids, 0, self.shape[0] - 1)
+        at = (ids // TILE, slice(None), ids % TILE) if self.is_tiled else ids
+        return self._dequantize({name: plane[at] for name, plane in self._own_planes().items()}).astype(jnp.float32)
+
+    def _own_planes(self) -> dict[str, Array]:
+        return self.planes if self.index is None else {name: p[self.index] for name, p in self.planes.items()}
+
+    def _dequantize(self, planes: dict[str, Array]) -> jax.Array:
+        """Planes [..., C] -> weights [..., K]."""
+        if not self.is_packed:
+            return planes["values"]
+        fmt = formats.PACKED[self.format]
+        return formats.dequantize(fmt, unpack(fmt, planes))
 
 
-jax.tree_util.register_dataclass(QuantTensor, ["planes"], ["format", "shape", "implementation"])
+jax.tree_util.register_dataclass(QuantTensor, ["planes", "index"], ["format", "shape", "implementation"])

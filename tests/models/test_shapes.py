@@ -7,9 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType
 
 import minfer_jax as mj
+from minfer_jax.gguf import RawTensor
 from minfer_jax.models import blocks, logits, rope
+from minfer_jax.quant import to_tensor
 
 B, T = 2, 5
 
@@ -81,7 +84,7 @@ class PublicFunctionTest(chex.TestCase):
 
     @chex.variants(with_jit=True, without_jit=True)
     def test_blocks(self):
-        config, layer = self.config, jax.tree.map(lambda stacked: stacked[0], self.params.runs[0])
+        config, layer = self.config, self.params.runs[0].at(0)
         positions = batch()[1]
         x = jax.random.normal(jax.random.key(0), (B, T, config.d_model))
         cos, sin = self.variant(rope.angles)(self.params.rope_freqs, positions, 1.0)
@@ -101,15 +104,17 @@ class PublicFunctionTest(chex.TestCase):
         chex.assert_shape((cache.k, cache.v), (config.n_layers, B, config.n_kv_heads, 16, config.head_dim))
 
 
+@pytest.mark.parametrize("implementation", ["dense", "ffi"])
 @pytest.mark.parametrize("vocab", [1, 37, 8192, 8193, 20000])
-def test_token_logprobs_over_several_chunks(model, vocab):
-    """Vocabularies below, at and above the chunk; the first, the last and ties included."""
+def test_token_logprobs_over_several_chunks(model, vocab, implementation):
+    """Vocabularies below, at and above the chunk; the first, the last and ties included; padding of tiles is not."""
     rng = np.random.default_rng(vocab)
     weight = rng.normal(size=(vocab, 8)).astype(np.float32)
     weight[vocab // 2] = weight[-1]  # a tie: the lowest id is the greedy one
     hidden = np.concatenate([3 * weight[-1:], rng.normal(size=(5, 8))]).astype(np.float32)
     targets = np.array([vocab - 1, 0, vocab // 2, vocab // 3, vocab - 1, 0], np.int32)
-    head = mj.QuantTensor({"values": jnp.asarray(weight)}, "F32", weight.shape, "dense")
+    part = RawTensor("w", GGMLQuantizationType.F32, weight.shape, weight.view(np.uint8))
+    head = to_tensor(part, implementation, "float32")
     params = mj.Params(head, (), jnp.ones(8), None, jnp.ones((1, 1)))
     logprob, greedy = mj.token_logprobs(params, model.config, jnp.asarray(hidden), jnp.asarray(targets))
     z = hidden.astype(np.float64) @ weight.T.astype(np.float64)
