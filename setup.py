@@ -11,7 +11,8 @@ library = Extension(
     "minfer_jax.native.libminfer",  # no Python module: ctypes loads it
     sources=sorted(glob("minfer_jax/native/*.cc")),
     include_dirs=[str(Path(jaxlib.origin).parent / "include")] if jaxlib and jaxlib.origin else [],
-    extra_compile_args=["-std=c++17", "-O2", "-g0"],
+    extra_compile_args=["-std=c++17", "-O3", "-ffp-contract=off", "-g0"],
+    depends=glob("minfer_jax/native/*.h"),
     libraries=["dl"],
     optional=True,  # what fails here does not fail the installation
 )

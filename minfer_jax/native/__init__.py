@@ -15,9 +15,13 @@ log = logging.getLogger("minfer_jax")
 READBACK = "minfer_readback"
 """Custom call (x: float32, slot: int64 attribute) -> int32 scalar: copies x into the host buffer of the slot."""
 
+MATMUL = "minfer_matmul"
+"""Custom call of quant/native_matmul.py."""
+
 _TARGETS = (  # custom call, symbol of its handler, platform
     (READBACK, "minfer_readback_cpu", "cpu"),
     (READBACK, "minfer_readback_cuda", "CUDA"),
+    (MATMUL, "minfer_matmul", "cpu"),
 )
 
 _PATH = Path(__file__).with_name(f"libminfer{sysconfig.get_config_var('EXT_SUFFIX')}")

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from minfer_jax.errors import UnsupportedError
+from minfer_jax.quant.native_matmul import products
 from minfer_jax.quant.tensor import QuantTensor
 
 
@@ -35,7 +36,7 @@ def _xla(x: jax.Array, w: QuantTensor) -> jax.Array:
 
 def _ffi(x: jax.Array, w: QuantTensor) -> jax.Array:
     """Tiled weights by the native kernels."""
-    return _xla(x, w)
+    return products(x, [w], [None])[0]
 
 
 def _dot(x: jax.Array, values: jax.Array) -> jax.Array:

@@ -21,12 +21,18 @@ from minfer_jax.quant.formats import Array, Fields, Format
 TILE = 16
 """Rows in a tile."""
 
-_LOW_BITS = {2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 8: 8}
+ORDER = ("values", "codes", "codes_high", "d", "scales", "dmin", "mins")
+"""The names of planes, in the order in which native code takes those that a format has."""
+
+
+def low_bits(fmt: Format) -> int:
+    """Width of the plane ``codes``."""
+    return {2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 8: 8}[fmt.bits]
 
 
 def pack(fmt: Format, f: Fields) -> dict[str, Array]:
     """Fields -> planes in rows, leaving out what the format has not."""
-    low = _LOW_BITS[fmt.bits]
+    low = low_bits(fmt)
     codes = f.codes.view(np.uint8)
     planes = {"codes": _pack_words(codes & np.uint8((1 << low) - 1), low)}
     if fmt.bits > low:
@@ -37,7 +43,7 @@ def pack(fmt: Format, f: Fields) -> dict[str, Array]:
 
 def unpack(fmt: Format, planes: dict[str, Array]) -> Fields:
     """The inverse of :func:`pack`."""
-    low = _LOW_BITS[fmt.bits]
+    low = low_bits(fmt)
     codes = _unpack_words(planes["codes"], low)
     if fmt.bits > low:
         codes = codes | _unpack_words(planes["codes_high"], fmt.bits - low) << np.uint8(low)

@@ -21,6 +21,7 @@ class QuantTensor:
     format: name in ``formats.PACKED`` or ``formats.PLAIN`` (static).
     shape: (N, K) of one matrix (static).
     implementation: which matrix product it was laid out for, see ``matmul.IMPLEMENTATIONS`` (static).
+    exact: native products keep the input in float32, in place of 16-bit integers (static).
     index: int32 scalar: this is only that matrix of the stack that the planes hold; None: all of it.
     """
 
@@ -28,6 +29,7 @@ class QuantTensor:
     format: str
     shape: tuple[int, int]
     implementation: str
+    exact: bool = False
     index: Array | None = None
 
     @property
@@ -97,4 +99,4 @@ class QuantTensor:
         return formats.dequantize(fmt, unpack(fmt, planes))
 
 
-jax.tree_util.register_dataclass(QuantTensor, ["planes", "index"], ["format", "shape", "implementation"])
+jax.tree_util.register_dataclass(QuantTensor, ["planes", "index"], ["format", "shape", "implementation", "exact"])

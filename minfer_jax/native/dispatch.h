@@ -1,0 +1,106 @@
+// What the handlers ask of the kernels, and the kernels of every instruction set.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <initializer_list>
+#include <limits>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+namespace minfer {
+
+// Lanes of a tile: the rows of a matrix that a kernel works on together.
+constexpr int kTile = 16;
+
+// Columns that share a scale of x.
+constexpr int kBlock = 32;
+
+// Memory that a thread keeps for itself, aligned to 64 bytes; what it held is gone when it grows.
+class Scratch {
+ public:
+  template <typename T>
+  T* take(size_t n) {
+    if (n * sizeof(T) > size_) {
+      std::free(data_);
+      size_ = (n * sizeof(T) + 63) / 64 * 64;
+      data_ = std::aligned_alloc(64, size_);
+    }
+    return static_cast<T*>(data_);
+  }
+  Scratch() = default;
+  Scratch(const Scratch&) = delete;
+  ~Scratch() { std::free(data_); }
+
+ private:
+  void* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// A matrix of n rows and k columns in tiles: every plane is [tiles, columns of the plane, 16 rows]. What the planes
+// hold is told in quant/planes.py; a packed weight is (code - offset) * d * scale + min_sign * dmin * min.
+struct Matrix {
+  enum Type { kPacked, kF32, kF16, kBF16 };
+  Type type;
+  int64_t n, k;
+  const void* values;  // of a plain type; the rest is for packed ones
+  const uint32_t *codes, *codes_high;
+  const void* d;  // float16, or the exponents of MXFP4
+  const void* scales;
+  const void* dmin;
+  const uint8_t* mins;
+  int low, high;  // bits of a code in each of the planes
+  int block, group;
+  int offset, min_sign;
+  bool d_is_exponent, scales_are_signed, has_codebook;
+  int8_t codebook[16];
+  const float* bias;  // [n] or null
+};
+
+// One call: rows of x, normed first if there is a norm, times one or more matrices.
+struct Product {
+  int64_t m, k;
+  const float* x;           // [m, k]
+  const float* norm;        // [k] weight of an RMSNorm, or null
+  float eps;                // of that norm
+  bool exact;               // float32 activations: asked for, or because a matrix is of a plain type
+  enum Gate { kNone, kSilu, kGelu } gate;
+  std::vector<Matrix> matrices;  // with a gate: two, and y[0] = act(x w0) * (x w1)
+  const float* residual;    // [m, n] added to y[0], or null
+  std::vector<float*> y;    // [m, n] each
+  char* panel;              // panel_bytes(), 64-byte aligned
+};
+
+// The kernels of one instruction set.
+struct Kernels {
+  const char* name;
+  // Rows of x that are made ready together; and the bytes that all of them take.
+  int rows;
+  size_t (*panel_bytes)(const Product&);
+  // Makes a group of rows ready: prepare(product, i) for every i below ceil(m / rows).
+  void (*prepare)(const Product&, int64_t group);
+  // Tiles begin .. end of output y[i], for rows from .. to of x, both multiples of ``rows`` or the last.
+  void (*multiply)(const Product&, size_t output, int64_t begin, int64_t end, int64_t from, int64_t to);
+};
+
+extern const Kernels kPortable;
+#if defined(__x86_64__)
+extern const Kernels kAvx2, kAvxVnni, kAvx512;
+#endif
+
+// The best that this processor runs, unless another one has been asked for.
+const Kernels& kernels();
+
+}  // namespace minfer

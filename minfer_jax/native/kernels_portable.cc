@@ -1,0 +1,10 @@
+// The kernels for every processor, with the vectors that its architecture always has.
+
+#include "dispatch.h"
+
+#define MINFER_ISA portable
+#include "simd.h"
+
+#include "matmul_kernel.h"
+
+const minfer::Kernels minfer::kPortable = minfer::portable::make_kernels("portable");

@@ -1,0 +1,72 @@
+"""Products with tiled weights by the native kernels (native/matmul.cc), one custom call for all that shares an input."""
+
+from collections.abc import Sequence
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from minfer_jax.errors import UnsupportedError
+from minfer_jax.native import MATMUL, library
+from minfer_jax.quant import formats, planes
+from minfer_jax.quant.tensor import QuantTensor
+
+_GATES = {None: 0, "silu": 1, "gelu": 2}
+
+
+def products(
+    x: jax.Array,
+    weights: Sequence[QuantTensor],
+    biases: Sequence[jax.Array | None],
+    *,
+    norm: jax.Array | None = None,
+    eps: float = 0.0,
+    activation: str | None = None,
+    residual: jax.Array | None = None,
+) -> list[jax.Array]:
+    """``x @ w.T + bias`` for every tiled weight: x [..., K] float32 -> [..., N] float32 each.
+
+    biases: [N] or None for each weight. norm: weight [K] of an RMSNorm of x with ``eps`` in front. activation ("silu"
+    or "gelu"): of two weights, the one result act(first) * second. residual: [..., N], added to the first result.
+    """
+    if library() is None:
+        raise UnsupportedError("implementation 'ffi' needs the native library; install again with a C++17 compiler")
+    nothing = jnp.zeros(0, jnp.float32)
+    rows = x.reshape(-1, x.shape[-1])
+    operands = [
+        rows.astype(jnp.float32),
+        nothing if norm is None else norm,
+        nothing if residual is None else residual.reshape(len(rows), -1),
+        next((w.index for w in weights if w.index is not None), jnp.int32(0)),
+    ]
+    for w, bias in zip(weights, biases, strict=True):
+        operands += [w.planes[name] for name in planes.ORDER if name in w.planes]
+        operands += [] if bias is None else [bias]
+    results = [jax.ShapeDtypeStruct((len(rows), w.shape[0]), jnp.float32) for w in weights]
+    described = [_describe(w.format, tuple(w.planes), bias is not None) for w, bias in zip(weights, biases, strict=True)]
+    call = jax.ffi.ffi_call(MATMUL, results[:1] if activation else results)
+    out = call(
+        *operands,
+        formats=np.concatenate(described),
+        eps=np.float32(eps),
+        gate=np.int32(_GATES[activation]),
+        exact=any(w.exact for w in weights),
+    )
+    return [y.reshape(*x.shape[:-1], y.shape[-1]) for y in out]
+
+
+@cache
+def _describe(name: str, names: tuple[str, ...], has_bias: bool) -> np.ndarray:
+    """The struct Description of native/matmul.cc."""
+    codebook, fmt = np.zeros(16, np.int32), formats.PACKED.get(name)
+    if fmt is None:
+        numbers = [0] * 9
+    else:
+        low = planes.low_bits(fmt)
+        has = [plane in names for plane in ("scales", "dmin", "mins")]
+        numbers = [low, fmt.bits - low, fmt.block, fmt.group, fmt.offset, fmt.min_sign, *has]
+        if fmt.codebook:
+            codebook[:] = fmt.codebook
+    has_codebook = fmt is not None and fmt.codebook is not None
+    return np.array([*numbers, has_bias, has_codebook, *codebook], np.int32)
