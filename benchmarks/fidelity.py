@@ -22,7 +22,13 @@ from benchmarks.record import write_record
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "data" / "scoring.json"
 NAMES = {"smol135": "smollm2-135m", "qwen05": "qwen2.5-coder-0.5b", "gemma270": "gemma3-270m"}
-CASES = (("dense", "float32"), ("dense", "bfloat16"), ("xla", None))
+CASES: tuple[dict[str, str], ...] = (
+    {"implementation": "ffi"},
+    {"implementation": "ffi", "precision": "exact"},
+    {"implementation": "dense"},
+    {"implementation": "dense", "dtype": "bfloat16"},
+    {"implementation": "xla"},
+)
 
 
 def differences(model: mj.Model, golden: dict[str, Any]) -> dict[str, float]:
@@ -71,13 +77,17 @@ def main() -> None:
     golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
     results: dict[str, Any] = {}
     for name in sys.argv[1:] or NAMES:
-        for implementation, dtype in CASES:
-            model = mj.load(NAMES[name], implementation=implementation, dtype=dtype)
+        for case in CASES:
+            if case["implementation"] == "ffi" and jax.default_backend() != "cpu":
+                continue
+            model = mj.load(NAMES[name], **case)
             row: dict[str, Any] = differences(model, golden[name])
             if name == "smol135":
                 row["scoring"] = throughput(model)
-            results.setdefault(name, {})[f"{implementation} {model.provenance['dtype']}"] = row
-            print(name, implementation, model.provenance["dtype"], row, flush=True)
+            about = model.provenance
+            numerics = " ".join(filter(None, (about["implementation"], about["dtype"], about.get("precision"))))
+            results.setdefault(name, {})[numerics] = row
+            print(name, numerics, row, flush=True)
             path = write_record(f"fidelity_{jax.default_backend()}", results)  # each case, in case the next one dies
     print(path)
 

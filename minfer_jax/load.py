@@ -15,6 +15,7 @@ from minfer_jax.model import Model
 from minfer_jax.models.config import Config
 from minfer_jax.models.metadata import read_config
 from minfer_jax.models.weights import load_params
+from minfer_jax.native import library
 from minfer_jax.quant import IMPLEMENTATIONS
 from minfer_jax.runtime.persistent_cache import enable_persistent_cache
 from minfer_jax.tokenizer import Tokenizer
@@ -27,6 +28,7 @@ def load(
     *,
     implementation: str | None = None,
     dtype: str | None = None,
+    precision: str | None = None,
     n_ctx: int | None = None,
     pre: str | None = None,
 ) -> Model:
@@ -47,13 +49,15 @@ def load(
 
     Raises GGUFError, UnsupportedError, TokenizerError or ArgumentError, each with one line that says what to do.
     """
-    implementation = implementation or "dense"
-    if not isinstance(implementation, str) or implementation not in IMPLEMENTATIONS:
+    if implementation is not None and implementation not in list(IMPLEMENTATIONS):
         raise ArgumentError(f"implementation is {implementation!r}; choose one of {', '.join(IMPLEMENTATIONS)}")
-    dtype = dtype or "float32"
+    if precision not in (None, "default", "exact"):
+        raise ArgumentError(f"precision is {precision!r}; choose default or exact")
+    if precision == "exact" and dtype == "bfloat16":
+        raise ArgumentError("dtype bfloat16 rounds the weights; precision exact needs float32")
     if dtype == "float16":
         raise ArgumentError("dtype float16 overflows on some models (its limit is 65504); choose bfloat16 or float32")
-    if dtype not in ("float32", "bfloat16"):
+    if dtype not in (None, "float32", "bfloat16"):
         raise ArgumentError(f"dtype is {dtype!r}; choose float32 or bfloat16")
     if n_ctx is not None:
         n_ctx = check_integer("n_ctx", n_ctx, 1)
@@ -61,14 +65,25 @@ def load(
             raise ArgumentError(f"n_ctx is {n_ctx}; positions are 32-bit numbers")
 
     _check_device()
+    implementation = implementation or _fastest(dtype)
     enable_persistent_cache()
     file = open_gguf(hub.resolve(name))
     config = read_config(file.metadata, n_ctx)
     if config.n_ctx > config.n_ctx_train:
         log.warning("%s: n_ctx %d exceeds the training context %d", file.name, config.n_ctx, config.n_ctx_train)
     tokenizer = Tokenizer.from_metadata(file.metadata, pre=pre)
-    params = load_params(file.tensors, config, file.name, implementation, dtype)
-    return Model(config, params, tokenizer, _provenance(file, config, implementation, dtype), file)
+    params = load_params(file.tensors, config, file.name, implementation, dtype or "float32")
+    numerics = {"implementation": implementation, "dtype": (dtype or "float32") if implementation == "dense" else "packed"}
+    if implementation == "ffi":
+        numerics["precision"] = precision or "default"
+        params = params.with_exact_products(precision == "exact")
+    return Model(config, params, tokenizer, _provenance(file, config) | numerics, file)
+
+
+def _fastest(dtype: str | None) -> str:
+    """The native kernels, unless a dtype asks for weights that are expanded, or they do not run here."""
+    native = dtype is None and jax.default_backend() == "cpu" and library() is not None
+    return "ffi" if native else "dense"
 
 
 def _check_device() -> None:
@@ -84,14 +99,12 @@ def _check_device() -> None:
         ) from None
 
 
-def _provenance(file: GGUFFile, config: Config, implementation: str, dtype: str) -> dict[str, Any]:
+def _provenance(file: GGUFFile, config: Config) -> dict[str, Any]:
     return {
         "file": [p.name for p in file.paths],
         "bytes": file.size,
         "architecture": config.arch,
         "quantisation": file.type_counts(),
-        "implementation": implementation,
-        "dtype": dtype if implementation == "dense" else "packed",
         "backend": jax.default_backend(),
         "versions": {package: _version(package) for package in ("minfer-jax", "jax", "gguf", "numpy")},
     }

@@ -62,8 +62,10 @@ def add_loading(parser: argparse.ArgumentParser, n_ctx: bool = True) -> None:
     group.add_argument(
         "--implementation",
         metavar="NAME",
-        help="dense: weights expanded at load (default); xla: kept packed, less memory, slower generation",
+        help="ffi: packed weights, native kernels (default on a CPU); dense: weights expanded at load (default "
+        "elsewhere); xla: kept packed, without native kernels",
     )
+    group.add_argument("--precision", metavar="NAME", help="of ffi: default, or exact (float32 inputs of products)")
     group.add_argument("--dtype", metavar="NAME", help="of expanded weights: float32 (default) or bfloat16")
     if n_ctx:
         group.add_argument("--n-ctx", type=int, metavar="N", help="context window in tokens (default: as in training)")
@@ -85,7 +87,14 @@ def batch_size(args: argparse.Namespace) -> int:
 
 def load_model(args: argparse.Namespace, n_ctx: int | None = None) -> Model:
     """The model that ``args`` ask for; n_ctx: its context window, None: as in training."""
-    return load(args.model, implementation=args.implementation, dtype=args.dtype, n_ctx=n_ctx, pre=args.pre)
+    return load(
+        args.model,
+        implementation=args.implementation,
+        dtype=args.dtype,
+        precision=args.precision,
+        n_ctx=n_ctx,
+        pre=args.pre,
+    )
 
 
 def add_generation(parser: argparse.ArgumentParser, max_tokens: int) -> None:

@@ -1,4 +1,4 @@
-"""The blocks that every architecture shares. All activations are float32; only matmul knows weight formats."""
+"""The blocks that every architecture shares. All activations are float32."""
 
 import math
 
@@ -6,22 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from minfer_jax.models.config import Config
+from minfer_jax.models.linear import linear, rms_norm
 from minfer_jax.models.params import Layer
 from minfer_jax.models.rope import rotate
-from minfer_jax.quant import QuantTensor, matmul
+from minfer_jax.quant import QuantTensor
 
 _MOST_SCORES = 1 << 25  # attention scores that exist at a time: 128 MiB
-
-
-def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
-    """x / sqrt(mean(x^2) + eps) * weight over the last axis: [..., D], [D] -> [..., D]."""
-    return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + eps) * weight
-
-
-def linear(x: jax.Array, weight: QuantTensor, bias: jax.Array | None = None) -> jax.Array:
-    """x [..., K] -> [..., N]."""
-    y = matmul(x, weight)
-    return y if bias is None else y + bias
 
 
 def soft_cap(x: jax.Array, cap: float) -> jax.Array:
@@ -29,19 +19,23 @@ def soft_cap(x: jax.Array, cap: float) -> jax.Array:
     return cap * jnp.tanh(x / cap) if cap else x
 
 
-def project_qkv(
-    layer: Layer, config: Config, x: jax.Array, cos: jax.Array, sin: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Normed input [B, T, D] -> q [B, T, n_heads, head_dim], k and v [B, T, n_kv_heads, head_dim], rotated."""
-    B, T, _ = x.shape
-    q = linear(x, layer.q, layer.q_bias).reshape(B, T, config.n_heads, config.head_dim)
-    k = linear(x, layer.k, layer.k_bias).reshape(B, T, config.n_kv_heads, config.head_dim)
-    v = linear(x, layer.v, layer.v_bias).reshape(B, T, config.n_kv_heads, config.head_dim)
+def project_qkv(layer: Layer, config: Config, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Residual stream [B, T, D] -> q [B, T, n_heads, head_dim], k and v [B, T, n_kv_heads, head_dim]."""
+    weights, biases = (layer.q, layer.k, layer.v), (layer.q_bias, layer.k_bias, layer.v_bias)
+    qkv = linear(x, weights, biases, norm=layer.attn_norm, eps=config.rms_eps)
+    q, k, v = (y.reshape(*x.shape[:2], -1, config.head_dim) for y in qkv)
+    return q, k, v
+
+
+def place(
+    layer: Layer, config: Config, q: jax.Array, k: jax.Array, cos: jax.Array, sin: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Queries and keys [B, T, heads, head_dim], normed where the layer does so and rotated to their positions."""
     if layer.q_norm is not None:
         q = rms_norm(q, layer.q_norm, config.rms_eps)
     if layer.k_norm is not None:
         k = rms_norm(k, layer.k_norm, config.rms_eps)
-    return rotate(q, cos, sin), rotate(k, cos, sin), v
+    return rotate(q, cos, sin), rotate(k, cos, sin)
 
 
 def attention(
@@ -91,12 +85,22 @@ def _query_chunk(n: int, scores_per_query: int) -> int:
     return n if n <= most else math.gcd(n, 1 << (most.bit_length() - 1))
 
 
+def add_projection(
+    x: jax.Array,
+    h: jax.Array,
+    weight: QuantTensor,
+    bias: jax.Array | None,
+    post_norm: jax.Array | None,
+    config: Config,
+) -> jax.Array:
+    """x [..., D] plus the projection of h [..., K], normed first where the architecture does so."""
+    if post_norm is None:
+        return linear(h, [weight], [bias], residual=x)[0]
+    return x + rms_norm(linear(h, [weight], [bias])[0], post_norm, config.rms_eps)
+
+
 def feed_forward(layer: Layer, config: Config, x: jax.Array) -> jax.Array:
     """Residual plus gated FFN, on any leading shape: [..., D] -> [..., D]."""
-    h = rms_norm(x, layer.ffn_norm, config.rms_eps)
-    gate = linear(h, layer.gate, layer.gate_bias)
-    gate = jax.nn.silu(gate) if config.activation == "silu" else jax.nn.gelu(gate, approximate=True)
-    y = linear(gate * linear(h, layer.up, layer.up_bias), layer.down, layer.down_bias)
-    if layer.ffn_post_norm is not None:
-        y = rms_norm(y, layer.ffn_post_norm, config.rms_eps)
-    return x + y
+    weights, biases = (layer.gate, layer.up), (layer.gate_bias, layer.up_bias)
+    (h,) = linear(x, weights, biases, norm=layer.ffn_norm, eps=config.rms_eps, activation=config.activation)
+    return add_projection(x, h, layer.down, layer.down_bias, layer.ffn_post_norm, config)

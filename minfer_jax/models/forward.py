@@ -13,9 +13,10 @@ import jax.numpy as jnp
 
 from minfer_jax.errors import ArgumentError
 from minfer_jax.models import head
-from minfer_jax.models.blocks import attention, feed_forward, linear, project_qkv, rms_norm
+from minfer_jax.models.blocks import add_projection, attention, feed_forward, place, project_qkv
 from minfer_jax.models.cache import KVCache
 from minfer_jax.models.config import Config
+from minfer_jax.models.linear import rms_norm
 from minfer_jax.models.params import Layer, Params
 from minfer_jax.models.rope import angles, magnitude
 
@@ -123,8 +124,8 @@ def _attention_block(
     cache: KVCache | None,
 ) -> tuple[jax.Array, KVCache | None]:
     """Residual plus attention of one layer: [B, T, D] -> [B, T, D]; the new keys and values go to the cache first."""
-    h = rms_norm(x, layer.attn_norm, config.rms_eps)
-    q, k, v = project_qkv(layer, config, h, cos, sin)
+    q, k, v = project_qkv(layer, config, x)
+    q, k = place(layer, config, q, k, cos, sin)
     if cache is None:
         keys, values, key_positions = k.swapaxes(1, 2), v.swapaxes(1, 2), positions
     else:
@@ -132,10 +133,7 @@ def _attention_block(
         keys, values = cache.k[index], cache.v[index]
         key_positions = jnp.broadcast_to(jnp.arange(cache.length, dtype=jnp.int32), (x.shape[0], cache.length))
     h = attention(config, q, keys, values, positions, key_positions, window)
-    h = linear(h, layer.o, layer.o_bias)
-    if layer.attn_post_norm is not None:
-        h = rms_norm(h, layer.attn_post_norm, config.rms_eps)
-    return x + h, cache
+    return add_projection(x, h, layer.o, layer.o_bias, layer.attn_post_norm, config), cache
 
 
 def _write(cache: KVCache, index: jax.Array | int, positions: jax.Array, k: jax.Array, v: jax.Array) -> KVCache:

@@ -6,8 +6,9 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from minfer_jax.models.blocks import linear, soft_cap
+from minfer_jax.models.blocks import soft_cap
 from minfer_jax.models.config import Config
+from minfer_jax.models.linear import linear
 from minfer_jax.models.params import Params
 from minfer_jax.quant import QuantTensor
 
@@ -22,7 +23,7 @@ def head_weight(params: Params) -> QuantTensor:
 @partial(jax.jit, static_argnames="config")
 def logits(params: Params, config: Config, hidden: jax.Array) -> jax.Array:
     """hidden [..., D] float32 -> [..., vocab] float32."""
-    return soft_cap(linear(hidden, head_weight(params)), config.final_softcap)
+    return soft_cap(linear(hidden, [head_weight(params)])[0], config.final_softcap)
 
 
 @partial(jax.jit, static_argnames="config")
@@ -46,7 +47,7 @@ def token_logprobs(
         peak, total, target, best = carry
         start = jnp.minimum(begin, rows - size)  # the last chunk reaches back and hides what was counted
         ids = start + jnp.arange(size, dtype=jnp.int32)
-        z = soft_cap(linear(hidden, weight.rows(start, size)), config.final_softcap)
+        z = soft_cap(linear(hidden, [weight.rows(start, size)])[0], config.final_softcap)
         z = jnp.where((ids >= begin) & (ids < vocab), z, -jnp.inf)  # rows that pad a tile are no tokens
         high = z.max(-1)
         new_peak = jnp.maximum(peak, high)

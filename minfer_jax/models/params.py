@@ -4,7 +4,7 @@ Layers whose tensors all agree are stacked, run by run, so that a program traces
 arguments. See ``weights.py`` for how they are gathered from a file.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import jax
@@ -56,6 +56,14 @@ class Params:
     final_norm: jax.Array
     head: QuantTensor | None
     rope_freqs: jax.Array
+
+    def with_exact_products(self, exact: bool) -> "Params":
+        """The same weights, multiplied with inputs in float32 or in 16-bit integers: see ``QuantTensor.exact``."""
+
+        def mark(leaf: Any) -> Any:
+            return replace(leaf, exact=exact) if isinstance(leaf, QuantTensor) else leaf
+
+        return jax.tree.map(mark, self, is_leaf=lambda x: isinstance(x, QuantTensor))
 
 
 for _cls in (Layer, Params):

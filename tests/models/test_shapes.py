@@ -12,6 +12,7 @@ from gguf import GGMLQuantizationType
 import minfer_jax as mj
 from minfer_jax.gguf import RawTensor
 from minfer_jax.models import blocks, logits, rope
+from minfer_jax.models.linear import rms_norm
 from minfer_jax.quant import to_tensor
 
 B, T = 2, 5
@@ -89,7 +90,8 @@ class PublicFunctionTest(chex.TestCase):
         x = jax.random.normal(jax.random.key(0), (B, T, config.d_model))
         cos, sin = self.variant(rope.angles)(self.params.rope_freqs, positions, 1.0)
         chex.assert_shape((cos, sin), (len(config.rope.bases), B, T, config.rope.dim // 2))
-        q, k, v = self.variant(blocks.project_qkv, static_argnums=1)(layer, config, x, cos[0], sin[0])
+        q, k, v = self.variant(blocks.project_qkv, static_argnums=1)(layer, config, x)
+        q, k = self.variant(blocks.place, static_argnums=1)(layer, config, q, k, cos[0], sin[0])
         chex.assert_shape(q, (B, T, config.n_heads, config.head_dim))
         chex.assert_shape((k, v), (B, T, config.n_kv_heads, config.head_dim))
         k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
@@ -98,7 +100,7 @@ class PublicFunctionTest(chex.TestCase):
         chex.assert_shape(out, (B, T, config.n_heads * config.head_dim))
         ffn = self.variant(blocks.feed_forward, static_argnums=1)
         chex.assert_shape(ffn(layer, config, x), x.shape)
-        chex.assert_shape(self.variant(blocks.rms_norm)(x, layer.attn_norm, 1e-6), x.shape)
+        chex.assert_shape(self.variant(rms_norm)(x, layer.attn_norm, 1e-6), x.shape)
         chex.assert_shape(self.variant(mj.matmul)(x, layer.gate), (B, T, config.d_ff))
         cache = self.variant(mj.init_cache, static_argnums=(0, 1, 2))(config, B, 16)
         chex.assert_shape((cache.k, cache.v), (config.n_layers, B, config.n_kv_heads, 16, config.head_dim))

@@ -1,0 +1,48 @@
+"""Linear layers with what stands in front of and behind them, which native kernels do in the same call."""
+
+from collections.abc import Sequence
+
+import jax
+
+from minfer_jax.quant import QuantTensor, matmul
+from minfer_jax.quant.native_matmul import products
+
+
+def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis: [..., D], [D] -> [..., D]."""
+    return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + eps) * weight
+
+
+def activate(x: jax.Array, activation: str) -> jax.Array:
+    """activation "silu", or "gelu" in its tanh form."""
+    return jax.nn.silu(x) if activation == "silu" else jax.nn.gelu(x, approximate=True)
+
+
+def linear(
+    x: jax.Array,
+    weights: Sequence[QuantTensor],
+    biases: Sequence[jax.Array | None] | None = None,
+    *,
+    norm: jax.Array | None = None,
+    eps: float = 0.0,
+    activation: str | None = None,
+    residual: jax.Array | None = None,
+) -> list[jax.Array]:
+    """Products of one input with several weights: x [..., K] -> [..., N] for each, plus its bias [N] where it has one.
+
+    norm: weight [K] of an RMSNorm of x, with ``eps``, in front. activation: of two weights, the one result is
+    act(x @ first) * (x @ second). residual: [..., N], added to the first result.
+    """
+    biases = biases or [None] * len(weights)
+    if all(w.is_tiled for w in weights):
+        return products(x, weights, biases, norm=norm, eps=eps, activation=activation, residual=residual)
+    if norm is not None:
+        x = rms_norm(x, norm, eps)
+    results = [matmul(x, w) for w in weights]
+    results = [y if bias is None else y + bias for y, bias in zip(results, biases, strict=True)]
+    if activation is not None:
+        gate, up = results
+        results = [activate(gate, activation) * up]
+    if residual is not None:
+        results[0] = results[0] + residual
+    return results
