@@ -23,12 +23,21 @@ class RawTensor:
         type: the GGML type of the stored blocks.
         shape: in weights, numpy order: the last axis is contiguous (the file lists it first).
         data: uint8, read-only, a view on the mapped file, shape ``(*shape[:-1], bytes_per_row)``.
+        span: the map, and first and last byte of the tensor in it; None for one that is not in a file.
     """
 
     name: str
     type: GGMLQuantizationType
     shape: tuple[int, ...]
     data: np.ndarray
+    span: tuple[mmap.mmap, int, int] | None = None
+
+    def release(self) -> None:
+        """Let go of the memory that reading ``data`` has taken; what is read again comes from the file again."""
+        if self.span and hasattr(mmap, "MADV_DONTNEED"):
+            buffer, start, stop = self.span
+            start -= start % mmap.PAGESIZE
+            buffer.madvise(mmap.MADV_DONTNEED, start, stop - start)
 
 
 def raw_tensors(buffer: mmap.mmap, header: Header, source: str) -> dict[str, RawTensor]:
@@ -54,7 +63,7 @@ def raw_tensors(buffer: mmap.mmap, header: Header, source: str) -> dict[str, Raw
         spans.append((start, start + n_bytes, entry.name))
         if start + n_bytes <= len(buffer):
             data = np.frombuffer(buffer, np.uint8, n_bytes, start).reshape(*shape[:-1], row_bytes)
-            tensors[entry.name] = RawTensor(entry.name, kind, shape, data)
+            tensors[entry.name] = RawTensor(entry.name, kind, shape, data, (buffer, start, start + n_bytes))
     _check_spans(spans, len(buffer), source)
     return tensors
 

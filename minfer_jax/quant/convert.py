@@ -1,10 +1,13 @@
 """From the bytes of a GGUF file to the planes of a QuantTensor, fast and without a second copy of the file.
 
 Blocks run through a small jitted program, a fixed number at a time whatever the tensor's shape, so that one compile
-a format serves every tensor; results land in one preallocated array per plane.
+a format serves every tensor; results land in one preallocated array per plane, and the file's pages are let go as
+they are done with. All is written as tiles of ``lanes`` rows, [tiles, C, lanes]; planes in rows are tiles of one.
 """
 
 import logging
+import math
+import mmap
 from collections.abc import Callable, Sequence
 from functools import cache
 
@@ -17,10 +20,13 @@ from minfer_jax.errors import UnsupportedError
 from minfer_jax.gguf import RawTensor
 from minfer_jax.quant import formats
 from minfer_jax.quant.formats import Array, Format
-from minfer_jax.quant.planes import TILE, pack
-from minfer_jax.quant.tensor import QuantTensor
+from minfer_jax.quant.planes import pack
+from minfer_jax.quant.tensor import QuantTensor, lanes_of
 
 log = logging.getLogger("minfer_jax")
+
+Program = Callable[[Array], dict[str, Array]]
+"""Blocks [n, lanes, block bytes] uint8 -> planes [n, per block, lanes]."""
 
 _PLAIN_NAMES = {dtype: name for name, dtype in formats.PLAIN.items()}
 
@@ -28,19 +34,22 @@ _CHUNK_WEIGHTS = 1 << 19
 
 
 def to_stack(parts: Sequence[RawTensor], implementation: str, dtype: str) -> QuantTensor:
-    """Equal matrices of a file, stacked: L raw tensors [N, K] of one type -> a QuantTensor with planes [L, N, ...].
+    """Equal matrices of a file, stacked: L raw tensors [N, K] of one type -> a QuantTensor with planes [L, ...].
 
-    implementation: "dense" expands to dtype ("float32" or "bfloat16"); "xla" keeps the table's formats packed and
-    plain types as they are. Types outside the table become float32 (dense float32) or else bfloat16.
+    implementation: "dense" expands to dtype ("float32" or "bfloat16"); "xla" and "ffi" keep the table's formats packed
+    and plain types as they are, "ffi" in tiles. Types outside the table become float32 (dense float32) or else
+    bfloat16.
     """
     name, planes = _planes(parts, implementation, jnp.dtype(dtype))
-    return _put(name, planes, parts[0], implementation)
+    shape = (parts[0].shape[0], parts[0].shape[1])
+    return QuantTensor({k: jax.device_put(plane) for k, plane in planes.items()}, name, shape, implementation)
 
 
 def to_tensor(part: RawTensor, implementation: str, dtype: str) -> QuantTensor:
     """One matrix, as :func:`to_stack` without the stacking axis."""
     name, planes = _planes([part], implementation, jnp.dtype(dtype))
-    return _put(name, {plane: array[0] for plane, array in planes.items()}, part, implementation)
+    shape = (part.shape[0], part.shape[1])
+    return QuantTensor({k: jax.device_put(plane[0]) for k, plane in planes.items()}, name, shape, implementation)
 
 
 def to_vector(part: RawTensor) -> np.ndarray:
@@ -59,93 +68,92 @@ def _values(part: RawTensor) -> np.ndarray:
         raise UnsupportedError(f"tensor {part.name}: type {part.type.name} cannot serve as a weight") from None
 
 
-def _put(name: str, planes: dict[str, np.ndarray], like: RawTensor, implementation: str) -> QuantTensor:
-    shape = (like.shape[0], like.shape[1])
-    if implementation == "ffi":
-        planes = {plane: _tiled(array) for plane, array in planes.items()}
-    arrays = {plane: jax.device_put(array) for plane, array in planes.items()}
-    return QuantTensor(arrays, name, shape, implementation)
-
-
-def _tiled(plane: np.ndarray) -> np.ndarray:
-    """[..., N, C] -> [..., ceil(N / 16), C, 16]."""
-    *lead, n, c = plane.shape
-    tiles = -(-n // TILE)
-    out = _aligned_empty((*lead, tiles, c, TILE), plane.dtype)
-    rows = out.swapaxes(-1, -2)
-    whole = n // TILE
-    rows[..., :whole, :, :] = plane[..., : whole * TILE, :].reshape(*lead, whole, TILE, c)
-    if whole < tiles:
-        rows[..., whole, : n % TILE, :] = plane[..., whole * TILE :, :]
-        rows[..., whole, n % TILE :, :] = 0
-    return out
-
-
 def _planes(parts: Sequence[RawTensor], implementation: str, dense: np.dtype) -> tuple[str, dict[str, np.ndarray]]:
-    """Format name and host arrays [L, N, ...] by plane."""
-    name = parts[0].type.name
-    if implementation != "dense" and name in formats.PACKED:
-        fmt = formats.PACKED[name]
-        outputs: dict[str, np.ndarray] = {}
-        for i, part in enumerate(parts):
-            _convert(fmt, part, _packer(fmt), outputs, i, len(parts))
-        return name, outputs
-    keep = dense
-    if implementation != "dense":
-        keep = formats.PLAIN.get(name, np.dtype(jnp.bfloat16))
-    outputs = {"values": _aligned_empty((len(parts), *parts[0].shape), keep)}
+    """Format name and host arrays by plane, with the stacking axis in front."""
+    name, lanes = parts[0].type.name, lanes_of(implementation)
+    packed = implementation != "dense" and name in formats.PACKED
+    keep = dense if implementation == "dense" else formats.PLAIN.get(name, np.dtype(jnp.bfloat16))
+    outputs: dict[str, np.ndarray] = {}
     for i, part in enumerate(parts):  # layers of a mixed file may differ in type
         fmt = formats.PACKED.get(part.type.name)
         if fmt:
-            _convert(fmt, part, _expander(fmt, dense), outputs, i, len(parts))
+            program = _packer(fmt) if packed else _expander(fmt, dense)
+            _convert(fmt, part, program, lanes, outputs, i, len(parts))
         else:
             if part.type.name not in formats.PLAIN:
                 log.info("%s: type %s has no kernel here, expanded to %s", part.name, part.type.name, keep.name)
-            outputs["values"][i] = _values(part)
-    return _PLAIN_NAMES[keep], outputs
+            _copy(part, keep, lanes, outputs, i, len(parts))
+    n = parts[0].shape[0]
+    for plane in outputs.values():
+        plane[:, n // lanes :, :, n % lanes :] = 0
+    if lanes == 1:
+        outputs = {plane: array[..., 0] for plane, array in outputs.items()}
+    return name if packed else _PLAIN_NAMES[keep], outputs
 
 
 @cache
-def _packer(fmt: Format) -> Callable[[Array], dict[str, Array]]:
-    return jax.jit(lambda blocks: pack(fmt, fmt.split(blocks)))
+def _packer(fmt: Format) -> Program:
+    return _tile_program(lambda blocks: pack(fmt, fmt.split(blocks)))
 
 
 @cache
-def _expander(fmt: Format, dtype: np.dtype) -> Callable[[Array], dict[str, Array]]:
-    return jax.jit(lambda blocks: {"values": formats.dequantize(fmt, fmt.split(blocks)).astype(dtype)})
+def _expander(fmt: Format, dtype: np.dtype) -> Program:
+    return _tile_program(lambda blocks: {"values": formats.dequantize(fmt, fmt.split(blocks)).astype(dtype)})
+
+
+def _tile_program(convert: Program) -> Program:
+    """``convert`` takes runs of blocks [..., 1, block bytes] to planes [..., per block]."""
+    return jax.jit(lambda blocks: {k: plane.swapaxes(1, 2) for k, plane in convert(blocks[:, :, None]).items()})
 
 
 def _convert(
     fmt: Format,
     part: RawTensor,
-    program: Callable[[Array], dict[str, Array]],
+    program: Program,
+    lanes: int,
     outputs: dict[str, np.ndarray],
     index: int,
     count: int,
 ) -> None:
-    """Run one tensor's blocks through ``program`` into place ``index`` of ``count`` in each output [L, N, per row].
+    """Run one tensor's blocks through ``program`` into place ``index`` of ``count`` in each output.
 
-    The program always sees the same number of blocks, so that it compiles once for a format.
+    The program always sees the same number of blocks, so that it compiles once for a format; those of rows beyond
+    the last are the last block again.
     """
     blocks = part.data.reshape(-1, fmt.block_bytes)
-    size = _CHUNK_WEIGHTS // fmt.block
-    rows, blocks_per_row = part.shape[0], part.shape[1] // fmt.block
+    size = _CHUNK_WEIGHTS // (fmt.block * lanes)
+    tiles, per_row = -(-part.shape[0] // lanes), part.shape[1] // fmt.block
+    chunk = np.empty((size, lanes, fmt.block_bytes), np.uint8)
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
-        for start in range(0, len(blocks), size):
-            chunk = blocks[start : start + size]
-            n = len(chunk)
-            if n < size:
-                chunk = np.concatenate([chunk, np.zeros((size - n, fmt.block_bytes), np.uint8)])
-            for name, done in program(chunk[:, None, :]).items():
-                per_block = done.shape[-1]
+        for start in range(0, tiles * per_row, size):
+            tile, column = np.divmod(np.arange(start, start + size)[:, None], per_row)
+            blocks.take((tile * lanes + np.arange(lanes)) * per_row + column, 0, out=chunk, mode="clip")
+            for name, done in program(chunk).items():
+                per_block = done.shape[1]
                 if name not in outputs:
-                    outputs[name] = _aligned_empty((count, rows, blocks_per_row * per_block), done.dtype)
-                outputs[name][index].reshape(-1, per_block)[start : start + n] = np.asarray(done)[:n]
+                    outputs[name] = _pages((count, tiles, per_row * per_block, lanes), done.dtype)
+                place = outputs[name][index].reshape(-1, per_block, lanes)[start : start + size]
+                place[...] = np.asarray(done)[: len(place)]
+            part.release()
 
 
-def _aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An array on a 64-byte boundary: the CPU backend then takes it over without a copy."""
-    nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    raw = np.empty(nbytes + 64, np.uint8)
-    offset = -raw.ctypes.data % 64
-    return raw[offset : offset + nbytes].view(dtype).reshape(shape)
+def _copy(part: RawTensor, dtype: np.dtype, lanes: int, outputs: dict[str, np.ndarray], index: int, count: int) -> None:
+    """The same for a tensor whose values are simply there, or made all at once."""
+    values = _values(part)
+    n, k = part.shape
+    if "values" not in outputs:
+        outputs["values"] = _pages((count, -(-n // lanes), k, lanes), dtype)
+    rows = outputs["values"][index].swapaxes(1, 2)  # [tiles, lanes, K]
+    whole = n - n % lanes
+    rows[: n // lanes] = values[:whole].reshape(-1, lanes, k)
+    rows[n // lanes :, : n % lanes] = values[whole:]
+    part.release()
+
+
+def _pages(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An array on pages of its own: aligned, so that the CPU backend takes it over without a copy, and given back to
+    the system at once when nobody needs it."""
+    pages = mmap.mmap(-1, math.prod(shape) * np.dtype(dtype).itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, np.uint8).view(dtype).reshape(shape)

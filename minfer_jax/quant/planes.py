@@ -54,11 +54,11 @@ def unpack(fmt: Format, planes: dict[str, Array]) -> Fields:
 
 def _pack_words(codes: Array, width: int) -> Array:
     """[..., K] uint8 codes below 2**width -> [..., K * width / 32] uint32."""
-    parts = codes.reshape(*codes.shape[:-1], -1, 8 // width, 4)
-    packed = parts[..., 0, :]
+    fours = codes.view(np.uint32).reshape(*codes.shape[:-1], -1, 8 // width)
+    words = fours[..., 0]
     for j in range(1, 8 // width):
-        packed = packed | parts[..., j, :] << np.uint8(j * width)
-    return packed.view(np.uint32)[..., 0]
+        words = words | fours[..., j] << np.uint32(j * width)
+    return words
 
 
 def _unpack_words(words: Array, width: int) -> Array:

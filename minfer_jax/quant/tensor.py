@@ -11,6 +11,11 @@ from minfer_jax.quant.formats import Array
 from minfer_jax.quant.planes import TILE, unpack, untile
 
 
+def lanes_of(implementation: str) -> int:
+    """Rows in a tile of the planes laid out for an implementation; 1 where planes are not tiled."""
+    return TILE if implementation == "ffi" else 1
+
+
 @dataclass(frozen=True)
 class QuantTensor:
     """A matrix of N rows (outputs) and K columns (inputs), ``y = x @ w.T``, in one of the formats of the table.
@@ -37,13 +42,13 @@ class QuantTensor:
         return self.format in formats.PACKED
 
     @property
-    def is_tiled(self) -> bool:
-        return self.implementation == "ffi"
-
-    @property
     def row_step(self) -> int:
         """What ``start`` and ``size`` of :meth:`rows` must be multiples of."""
-        return TILE if self.is_tiled else 1
+        return lanes_of(self.implementation)
+
+    @property
+    def is_tiled(self) -> bool:
+        return self.row_step > 1
 
     @property
     def size(self) -> int:
