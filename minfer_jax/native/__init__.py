@@ -18,6 +18,9 @@ READBACK = "minfer_readback"
 MATMUL = "minfer_matmul"
 """Custom call of quant/native_matmul.py."""
 
+ATTENTION = "minfer_attention"
+"""Custom call of models/native_attention.py."""
+
 _TARGETS = (  # custom call, symbol of its handler, platform
     (READBACK, "minfer_readback_cpu", "cpu"),
     (READBACK, "minfer_readback_cuda", "CUDA"),

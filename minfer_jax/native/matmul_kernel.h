@@ -64,13 +64,15 @@ struct Dot {
   }
   MINFER_INLINE Ints total() const { return bits<Ints>(shift_left(bits<Words>(high), 8)) + low; }
 
-  static void pack(const int32_t* x, uint32_t* digits) {
-    digits[0] = digits[1] = 0;
-    for (int i = 0; i < 4; i++) {
-      int32_t lower = int8_t(x[i]);
-      digits[0] |= uint32_t(uint8_t((x[i] - lower) >> 8)) << 8 * i;
-      digits[1] |= uint32_t(uint8_t(lower)) << 8 * i;
-    }
+  // 16 integers as add() takes them, four at a time, ``stride`` words apart.
+  MINFER_INLINE static void pack(const Ints& x, uint32_t* digits, int stride) {
+    typedef int8_t Bytes __attribute__((vector_size(kWidth / 4)));
+    uint32_t upper[4], lower[4];
+    MINFER_PARTS(Bytes digit = __builtin_convertvector((x.v[p] + 128) >> 8, Bytes);
+                 __builtin_memcpy(upper + p * (4 / kParts), &digit, sizeof digit);
+                 digit = __builtin_convertvector(x.v[p], Bytes);
+                 __builtin_memcpy(lower + p * (4 / kParts), &digit, sizeof digit));
+    for (int i = 0; i < 4; i++) digits[i * stride] = upper[i], digits[i * stride + 1] = lower[i];
   }
 #else
   Ints sum{};
@@ -93,9 +95,14 @@ struct Dot {
   }
   MINFER_INLINE Ints total() const { return sum; }
 
-  static void pack(const int32_t* x, uint32_t* digits) {
-    digits[0] = uint16_t(x[0]) | uint32_t(uint16_t(x[2])) << 16;
-    digits[1] = uint16_t(x[1]) | uint32_t(uint16_t(x[3])) << 16;
+  MINFER_INLINE static void pack(const Ints& x, uint32_t* digits, int stride) {
+    uint32_t lane[kLanes];
+    store(lane, x);
+    for (int i = 0; i < 4; i++) {
+      const uint32_t* four = lane + 4 * i;
+      digits[i * stride] = (four[0] & 0xffffu) | four[2] << 16;
+      digits[i * stride + 1] = (four[1] & 0xffffu) | four[3] << 16;
+    }
   }
 #endif
 };
@@ -118,27 +125,25 @@ constexpr float kLargestInteger = 127 * 256 + 127;  // its lower 8 bits, as a si
 
 // Integers, scales and sums of one row.
 inline void quantize_row(const float* x, const Panel& panel, int row) {
-  alignas(64) int32_t integers[kBlock];
-  for (int64_t b = 0; b < panel.k / kBlock; b++) {
-    Floats first = load<Floats>(x + b * kBlock), second = load<Floats>(x + b * kBlock + kLanes);
+  int rows = panel.rows, stride = 2 * rows;  // of a pair of words
+  uint32_t* digits = panel.digits() + 2 * row;
+  float *scales = panel.scales() + row, *sums = panel.sums() + row;
+  for (int64_t b = 0; b < panel.k / kBlock; b++, x += kBlock) {
+    Floats first = load<Floats>(x), second = load<Floats>(x + kLanes);
     float largest = max_of_lanes(max(abs(first), abs(second)));
     float total = sum_of_lanes(first + second);
     float inverse = largest > 1e-30f ? kLargestInteger / largest : 0;  // smaller ones are as good as zero
     // What is not finite must not become a finite number: it makes the whole block NaN.
     float scale = total - total == 0 ? largest / kLargestInteger : std::numeric_limits<float>::quiet_NaN();
     Ints a = round(first * broadcast(inverse)), c = round(second * broadcast(inverse));
-    store(integers, a);
-    store(integers + kLanes, c);
-    for (int i = 0; i < kBlock; i += 4) {
-      Dot::pack(integers + i, panel.digits() + ((b * kBlock + i) / 4 * panel.rows + row) * 2);
-    }
-    float halves[2] = {0, 0};  // sums of 16 integers of 16 bits are exact in float32
-    for (int i = 0; i < kLanes; i++) halves[0] += integers[i], halves[1] += integers[kLanes + i];
-    panel.scales()[b * panel.rows + row] = scale;
-    float* sums = panel.sums() + b * 3 * panel.rows + row;
-    sums[0] = (halves[0] + halves[1]) * scale;
-    sums[panel.rows] = halves[0] * scale;
-    sums[2 * panel.rows] = halves[1] * scale;
+    Dot::pack(a, digits, stride);
+    Dot::pack(c, digits + 4 * stride, stride);
+    int32_t left = sum_of_lanes(a), right = sum_of_lanes(c);
+    *scales = scale;
+    sums[0] = float(left + right) * scale;  // a sum of 32 such integers is exact in float32
+    sums[rows] = float(left) * scale;
+    sums[2 * rows] = float(right) * scale;
+    digits += 8 * stride, scales += rows, sums += 3 * rows;
   }
 }
 

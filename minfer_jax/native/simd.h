@@ -156,22 +156,32 @@ MINFER_INLINE Ints round(const Floats& x) {
   return bits<Ints>(bits<Words>(x + magic) + broadcast(0u - 0x4b400000u));
 }
 
-// Sum and largest of the lanes, in one fixed tree.
+// All lanes as one, by ``op``, halved again and again.
+template <typename Vector, typename Op>
+MINFER_INLINE auto reduce(const Vector& x, const Op& op) {
+  auto lane = x.v[0][0];
+  typedef decltype(lane) Four __attribute__((vector_size(16)));
+#if defined(MINFER_AVX512) || defined(MINFER_AVX2)
+  typedef decltype(lane) Eight __attribute__((vector_size(32)));
+#if defined(MINFER_AVX512)
+  Eight eight = op((Eight)_mm512_castsi512_si256((__m512i)x.v[0]), (Eight)_mm512_extracti32x8_epi32((__m512i)x.v[0], 1));
+#else
+  Eight eight = op(x.v[0], x.v[1]);
+#endif
+  Four four = op((Four)_mm256_castsi256_si128((__m256i)eight), (Four)_mm256_extracti128_si256((__m256i)eight, 1));
+#else
+  Four four = op(op(x.v[0], x.v[2]), op(x.v[1], x.v[3]));
+#endif
+  return op(op(four[0], four[2]), op(four[1], four[3]));
+}
 MINFER_INLINE float sum_of_lanes(const Floats& x) {
-  float lane[kLanes];
-  store(lane, x);
-  for (int half = kLanes / 2; half; half /= 2) {
-    for (int i = 0; i < half; i++) lane[i] += lane[i + half];
-  }
-  return lane[0];
+  return reduce(x, [](auto a, auto b) MINFER_ALWAYS { return a + b; });
+}
+MINFER_INLINE int32_t sum_of_lanes(const Ints& x) {
+  return reduce(x, [](auto a, auto b) MINFER_ALWAYS { return a + b; });
 }
 MINFER_INLINE float max_of_lanes(const Floats& x) {
-  float lane[kLanes];
-  store(lane, x);
-  for (int half = kLanes / 2; half; half /= 2) {
-    for (int i = 0; i < half; i++) lane[i] = lane[i] > lane[i + half] ? lane[i] : lane[i + half];
-  }
-  return lane[0];
+  return reduce(x, [](auto a, auto b) MINFER_ALWAYS { return a > b ? a : b; });
 }
 
 // 16 numbers of a narrower type, widened exactly.
