@@ -25,6 +25,7 @@ _TARGETS = (  # custom call, symbol of its handler, platform
     (READBACK, "minfer_readback_cpu", "cpu"),
     (READBACK, "minfer_readback_cuda", "CUDA"),
     (MATMUL, "minfer_matmul", "cpu"),
+    (ATTENTION, "minfer_attention", "cpu"),
 )
 
 _PATH = Path(__file__).with_name(f"libminfer{sysconfig.get_config_var('EXT_SUFFIX')}")

@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "attention.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #elif defined(__aarch64__)
@@ -93,6 +95,7 @@ struct Kernels {
   void (*prepare)(const Product&, int64_t group);
   // Tiles begin .. end of output y[i], for rows from .. to of x, both multiples of ``rows`` or the last.
   void (*multiply)(const Product&, size_t output, int64_t begin, int64_t end, int64_t from, int64_t to);
+  AttentionKernels attention;
 };
 
 extern const Kernels kPortable;

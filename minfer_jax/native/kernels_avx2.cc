@@ -10,9 +10,7 @@
 #endif
 #define MINFER_ISA avx2
 #define MINFER_AVX2
-#include "simd.h"
-
-#include "matmul_kernel.h"
+#include "kernels.h"
 
 const minfer::Kernels minfer::kAvx2 = minfer::avx2::make_kernels("avx2");
 #if defined(__clang__)

@@ -13,9 +13,7 @@
 #endif
 #define MINFER_ISA avx512
 #define MINFER_AVX512
-#include "simd.h"
-
-#include "matmul_kernel.h"
+#include "kernels.h"
 
 const minfer::Kernels minfer::kAvx512 = minfer::avx512::make_kernels("avx512");
 #if defined(__clang__)

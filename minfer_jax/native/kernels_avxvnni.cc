@@ -11,9 +11,7 @@
 #define MINFER_ISA avxvnni
 #define MINFER_AVX2
 #define MINFER_AVXVNNI
-#include "simd.h"
-
-#include "matmul_kernel.h"
+#include "kernels.h"
 
 const minfer::Kernels minfer::kAvxVnni = minfer::avxvnni::make_kernels("avxvnni");
 #if defined(__clang__)

@@ -3,8 +3,6 @@
 #include "dispatch.h"
 
 #define MINFER_ISA portable
-#include "simd.h"
-
-#include "matmul_kernel.h"
+#include "kernels.h"
 
 const minfer::Kernels minfer::kPortable = minfer::portable::make_kernels("portable");

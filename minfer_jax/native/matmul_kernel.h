@@ -428,6 +428,4 @@ inline void multiply(const Product& p, size_t output, int64_t begin, int64_t end
   }
 }
 
-constexpr Kernels make_kernels(const char* name) { return {name, kRows, panel_bytes, prepare, multiply}; }
-
 }  // namespace minfer::MINFER_ISA

@@ -1,0 +1,12 @@
+// All kernels, for the instruction set that the including file is compiled for.
+
+#include "simd.h"
+
+#include "attention_kernel.h"
+#include "matmul_kernel.h"
+
+namespace minfer::MINFER_ISA {
+
+constexpr Kernels make_kernels(const char* name) { return {name, kRows, panel_bytes, prepare, multiply, kAttention}; }
+
+}  // namespace minfer::MINFER_ISA
