@@ -10,8 +10,7 @@ import pytest
 
 from minfer_jax.load import load
 from minfer_jax.model import Model
-from minfer_jax.models import forward, init_cache
-from minfer_jax.quant.matmul import IMPLEMENTATIONS
+from minfer_jax.models import forward, init_cache, linear
 from tests.tiny import CASES, WITHOUT, write_tiny
 
 # Observed: 5e-5. llama.cpp reads GELU from a table of 16-bit floats, so Gemma's golden values are off by 8e-4.
@@ -61,26 +60,33 @@ def test_packed_weights_give_the_same_logits(name, tiny_gguf, tiny_golden):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_tiled_weights_give_the_same_logits(name, tiny_gguf, tiny_golden):
-    model = load_f32(tiny_gguf(name), implementation="ffi")
+def test_native_products_give_the_same_logits(name, tiny_gguf, tiny_golden):
+    model = load_f32(tiny_gguf(name), implementation="ffi", precision="exact")
     _assert_golden(_run(model, tiny_golden["cases"][name]["tokens"]), tiny_golden, name)
 
 
-def test_tiled_layers_enter_the_product_as_a_whole_stack(tiny_gguf, monkeypatch):
+@pytest.mark.parametrize("name", QUANTISED)
+def test_native_products_with_rounded_inputs_are_near(name, tiny_gguf, tiny_golden):
+    """Observed: 3e-3."""
+    golden = tiny_golden["cases"][name]
+    logits = _run(load_f32(tiny_gguf(name), implementation="ffi"), golden["tokens"])
+    np.testing.assert_allclose(logits[tiny_golden["positions"]], golden["logits"], rtol=0, atol=1e-2)
+
+
+def test_tiled_layers_enter_a_product_as_a_whole_stack(tiny_gguf, monkeypatch):
     """A layer cut out of its stack would be copied at every step."""
     model, seen = load_f32(tiny_gguf("llama"), implementation="ffi"), []
 
-    def product(x, w):
-        seen.append((w.index is not None, {plane.shape for plane in w.planes.values()}))
-        return jnp.zeros((*x.shape[:-1], w.shape[0]))
+    def products(x, weights, biases, *, activation=None, **fused):
+        seen.extend((w.index is not None, w.planes["values"].shape) for w in weights)
+        return [jnp.zeros((*x.shape[:-1], w.shape[0])) for w in (weights[:1] if activation else weights)]
 
-    monkeypatch.setitem(IMPLEMENTATIONS, "ffi", product)
+    monkeypatch.setattr(linear, "products", products)
     _run(model, [1] * 7)
     (run,) = model.params.runs
-    assert len(seen) == 2 * 7 + 1  # the layers in a loop and the last one; the head
-    stacked = [getattr(run, field).planes["values"].shape for field in ("q", "k", "v", "o", "gate", "up", "down")]
-    assert seen[:-1] == 2 * [(True, {shape}) for shape in stacked]
-    assert not seen[-1][0]
+    stacked = [(True, getattr(run, field).planes["values"].shape) for field in "q k v o gate up down".split()]
+    head = (False, model.params.embedding.planes["values"].shape)
+    assert seen == [*stacked, *stacked, head]  # the layers in a loop, then the last one
 
 
 @pytest.mark.parametrize("name", WITHOUT)
