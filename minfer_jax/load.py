@@ -73,7 +73,10 @@ def load(
         log.warning("%s: n_ctx %d exceeds the training context %d", file.name, config.n_ctx, config.n_ctx_train)
     tokenizer = Tokenizer.from_metadata(file.metadata, pre=pre)
     params = load_params(file.tensors, config, file.name, implementation, dtype or "float32")
-    numerics = {"implementation": implementation, "dtype": (dtype or "float32") if implementation == "dense" else "packed"}
+    numerics = {
+        "implementation": implementation,
+        "dtype": (dtype or "float32") if implementation == "dense" else "packed",
+    }
     if implementation == "ffi":
         numerics["precision"] = precision or "default"
         params = params.with_exact_products(precision == "exact")

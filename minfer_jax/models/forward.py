@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from minfer_jax.errors import ArgumentError
-from minfer_jax.models import head
-from minfer_jax.models.blocks import add_projection, attention, feed_forward, place, project_qkv
+from minfer_jax.models import attention, head, native_attention
+from minfer_jax.models.blocks import add_projection, feed_forward, project_qkv
 from minfer_jax.models.cache import KVCache
 from minfer_jax.models.config import Config
 from minfer_jax.models.linear import rms_norm
@@ -125,22 +125,6 @@ def _attention_block(
 ) -> tuple[jax.Array, KVCache | None]:
     """Residual plus attention of one layer: [B, T, D] -> [B, T, D]; the new keys and values go to the cache first."""
     q, k, v = project_qkv(layer, config, x)
-    q, k = place(layer, config, q, k, cos, sin)
-    if cache is None:
-        keys, values, key_positions = k.swapaxes(1, 2), v.swapaxes(1, 2), positions
-    else:
-        cache = _write(cache, index, positions, k, v)
-        keys, values = cache.k[index], cache.v[index]
-        key_positions = jnp.broadcast_to(jnp.arange(cache.length, dtype=jnp.int32), (x.shape[0], cache.length))
-    h = attention(config, q, keys, values, positions, key_positions, window)
+    attend = native_attention.attend if layer.q.is_tiled else attention.attend
+    h, cache = attend(config, layer, q, k, v, cos, sin, positions, window, cache, index)
     return add_projection(x, h, layer.o, layer.o_bias, layer.attn_post_norm, config), cache
-
-
-def _write(cache: KVCache, index: jax.Array | int, positions: jax.Array, k: jax.Array, v: jax.Array) -> KVCache:
-    """Keys and values [B, T, n_kv_heads, head_dim] into their slots; padding falls outside and is dropped."""
-    rows = jnp.arange(positions.shape[0], dtype=jnp.int32)[:, None]
-    slots = jnp.where(positions < 0, cache.length, positions)
-    return KVCache(
-        cache.k.at[index, rows, :, slots].set(k.astype(cache.k.dtype), mode="drop"),
-        cache.v.at[index, rows, :, slots].set(v.astype(cache.v.dtype), mode="drop"),
-    )

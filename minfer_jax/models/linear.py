@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import jax
 
-from minfer_jax.quant import QuantTensor, matmul
+from minfer_jax.models.params import Weight
+from minfer_jax.quant import matmul
 from minfer_jax.quant.native_matmul import products
 
 
@@ -20,7 +21,7 @@ def activate(x: jax.Array, activation: str) -> jax.Array:
 
 def linear(
     x: jax.Array,
-    weights: Sequence[QuantTensor],
+    weights: Sequence[Weight],
     biases: Sequence[jax.Array | None] | None = None,
     *,
     norm: jax.Array | None = None,

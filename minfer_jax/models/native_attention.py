@@ -24,7 +24,7 @@ def attend(
     index: jax.Array | int,
 ) -> tuple[jax.Array, KVCache | None]:
     """Norms of a head, rotation, writing into layer ``index`` of the cache, and attention: ([B, T, n_heads * head_dim],
-    cache). As in blocks.py and forward.py, but bit for bit the same for a token whatever B, T and the cache's length.
+    cache). As ``attention.attend``, but bit for bit the same for a token whatever B, T and the cache's length.
 
     q [B, T, n_heads, head_dim], k and v [B, T, n_kv_heads, head_dim] float32: products with their biases. cos, sin
     [B, T, dim / 2] float32; positions [B, T] and window (scalar) int32. The output of a padding token is zeros.

@@ -9,7 +9,9 @@ from typing import Any
 
 import jax
 
-from minfer_jax.quant import QuantTensor
+from minfer_jax.quant import MixedStack, QuantTensor
+
+Weight = QuantTensor | MixedStack
 
 
 @dataclass(frozen=True)
@@ -17,14 +19,14 @@ class Layer:
     """One decoder layer, or a run of equal ones stacked on a leading axis. None: the model has no such tensor."""
 
     attn_norm: jax.Array
-    q: QuantTensor
-    k: QuantTensor
-    v: QuantTensor
-    o: QuantTensor
+    q: Weight
+    k: Weight
+    v: Weight
+    o: Weight
     ffn_norm: jax.Array
-    gate: QuantTensor
-    up: QuantTensor
-    down: QuantTensor
+    gate: Weight
+    up: Weight
+    down: Weight
     q_bias: jax.Array | None = None
     k_bias: jax.Array | None = None
     v_bias: jax.Array | None = None
@@ -41,9 +43,9 @@ class Layer:
         """Layer i >= 0 of a run; i may be traced."""
 
         def pick(stacked: Any) -> Any:
-            return stacked.layer(i) if isinstance(stacked, QuantTensor) else stacked[i]
+            return stacked.layer(i) if isinstance(stacked, Weight) else stacked[i]
 
-        return jax.tree.map(pick, self, is_leaf=lambda x: isinstance(x, QuantTensor))
+        return jax.tree.map(pick, self, is_leaf=lambda x: isinstance(x, Weight))
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ def load_params(
     head = t.find("output.weight", (V, D))
     norm = t.take("output_norm.weight", (D,))
     divisors = _rope_divisors(t, config)
-    runs = _runs([_raw_layer(t, config, i) for i in range(config.n_layers)], implementation == "dense")
+    runs = _runs([_raw_layer(t, config, i) for i in range(config.n_layers)], implementation != "xla")
     t.finish()
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # conversion runs outside the interpreter lock
@@ -188,11 +188,11 @@ def _select(tensor: RawTensor, rows: slice | np.ndarray) -> RawTensor:
     return replace(tensor, data=data, shape=(data.shape[0], *tensor.shape[1:]))
 
 
-def _runs(layers: list[RawLayer], dense: bool) -> list[list[RawLayer]]:
-    """Consecutive layers with the same tensors, shapes and, unless all become dense, types."""
+def _runs(layers: list[RawLayer], mixed: bool) -> list[list[RawLayer]]:
+    """Consecutive layers with the same tensors, shapes and, unless they may be ``mixed`` in a stack, types."""
 
     def signature(layer: RawLayer) -> dict:
-        return {field: (t.shape, None if dense else t.type) for field, t in layer.items()}
+        return {field: (t.shape, None if mixed else t.type) for field, t in layer.items()}
 
     runs: list[list[RawLayer]] = []
     for layer in layers:

@@ -13,12 +13,38 @@ namespace {
 using minfer::Matrix;
 using minfer::Product;
 
-// What the attribute says of one matrix, in this order: see quant/native_matmul.py.
+// What the attribute ``formats`` says, written by quant/native_matmul.py. For every matrix comes a Stack, then the
+// Description of each of its formats, then, if layers differ in format, for each layer its format and its index there.
+struct Stack {
+  int32_t formats, layers, has_bias;
+};
 struct Description {
-  int32_t low, high, block, group, offset, min_sign, has_scales, has_dmin, has_mins, has_bias, has_codebook;
+  int32_t low, high, block, group, offset, min_sign, has_scales, has_dmin, has_mins, has_codebook;
   int32_t codebook[16];
 };
-constexpr size_t kDescription = sizeof(Description) / sizeof(int32_t);
+struct Place {
+  int32_t format, index;
+};
+
+class Reader {
+ public:
+  explicit Reader(ffi::Span<const int32_t> numbers) : at_(numbers.begin()), left_(numbers.size()) {}
+
+  // The next n structs; null when there are not as many.
+  template <typename T>
+  const T* next(size_t n = 1) {
+    size_t size = n * sizeof(T) / sizeof(int32_t);
+    if (size > left_) return nullptr;
+    const int32_t* here = at_;
+    at_ += size, left_ -= size;
+    return reinterpret_cast<const T*>(here);
+  }
+  bool at_end() const { return left_ == 0; }
+
+ private:
+  const int32_t* at_;
+  size_t left_;
+};
 
 ffi::Error invalid(const std::string& what) {
   return ffi::Error(ffi::ErrorCode::kInvalidArgument, "minfer_matmul: " + what);
@@ -27,10 +53,10 @@ ffi::Error invalid(const std::string& what) {
 // The matrices' planes, one after the other from the call's operands; the first problem met stays in ``error``.
 class Operands {
  public:
-  Operands(ffi::RemainingArgs args, int32_t layer) : args_(args), layer_(layer) {}
+  explicit Operands(ffi::RemainingArgs args) : args_(args) {}
 
-  // The plane's part of the layer; tiles * columns * 16 numbers.
-  const void* plane(int64_t tiles, int64_t columns, std::initializer_list<ffi::DataType> types) {
+  // Matrix ``index`` of a stacked plane: tiles * columns * 16 numbers.
+  const void* plane(int64_t index, int64_t tiles, int64_t columns, std::initializer_list<ffi::DataType> types) {
     auto buffer = args_.get<ffi::AnyBuffer>(next_++);
     if (!buffer) return fail("planes are missing");
     auto dims = buffer->dimensions();
@@ -42,9 +68,9 @@ class Operands {
     if (std::find(types.begin(), types.end(), buffer->element_type()) == types.end()) {
       return fail("plane " + std::to_string(next_ - 1) + " has not the dtype of its format's");
     }
-    if (layer_ < 0 || layer_ >= layers) return fail("there is no layer " + std::to_string(layer_));
+    if (index < 0 || index >= layers) return fail("there is no layer " + std::to_string(index));
     type_ = buffer->element_type();
-    return static_cast<const char*>(buffer->untyped_data()) + buffer->size_bytes() / layers * layer_;
+    return static_cast<const char*>(buffer->untyped_data()) + buffer->size_bytes() / layers * index;
   }
 
   const float* vector(int64_t n) {
@@ -54,46 +80,68 @@ class Operands {
     return nullptr;
   }
 
+  const void* fail(const std::string& why) {
+    if (error.empty()) error = why;
+    return nullptr;
+  }
+
   // Of the plane that was asked for last.
   ffi::DataType type() const { return type_; }
   bool all_used() const { return next_ == args_.size(); }
   std::string error;
 
  private:
-  const void* fail(const std::string& why) {
-    if (error.empty()) error = why;
-    return nullptr;
-  }
-
   ffi::RemainingArgs args_;
-  int32_t layer_;
   size_t next_ = 0;
   ffi::DataType type_ = ffi::F32;
 };
 
-Matrix describe(const Description& about, int64_t n, int64_t k, Operands& operands) {
+Matrix take_matrix(const Description& about, int64_t n, int64_t k, int64_t index, Operands& operands) {
   Matrix w{};
   w.n = n, w.k = k;
   int64_t tiles = (n + minfer::kTile - 1) / minfer::kTile;
+  auto take = [&](int64_t columns, std::initializer_list<ffi::DataType> types) {
+    return operands.plane(index, tiles, columns, types);
+  };
   if (about.low == 0) {
-    w.values = operands.plane(tiles, k, {ffi::F32, ffi::F16, ffi::BF16});
+    w.values = take(k, {ffi::F32, ffi::F16, ffi::BF16});
     w.type = operands.type() == ffi::F32 ? Matrix::kF32 : operands.type() == ffi::F16 ? Matrix::kF16 : Matrix::kBF16;
-  } else {
-    w.type = Matrix::kPacked;
-    w.low = about.low, w.high = about.high, w.block = about.block, w.group = about.group;
-    w.offset = about.offset, w.min_sign = about.min_sign, w.has_codebook = about.has_codebook;
-    std::copy(about.codebook, about.codebook + 16, w.codebook);
-    w.codes = static_cast<const uint32_t*>(operands.plane(tiles, k * w.low / 32, {ffi::U32}));
-    if (w.high) w.codes_high = static_cast<const uint32_t*>(operands.plane(tiles, k * w.high / 32, {ffi::U32}));
-    w.d = operands.plane(tiles, k / w.block, {ffi::F16, ffi::U8});
-    w.d_is_exponent = operands.type() == ffi::U8;
-    if (about.has_scales) w.scales = operands.plane(tiles, k / w.group, {ffi::U8, ffi::S8});
-    w.scales_are_signed = operands.type() == ffi::S8;
-    if (about.has_dmin) w.dmin = operands.plane(tiles, k / w.block, {ffi::F16});
-    if (about.has_mins) w.mins = static_cast<const uint8_t*>(operands.plane(tiles, k / w.group, {ffi::U8}));
+    return w;
   }
-  if (about.has_bias) w.bias = operands.vector(n);
+  w.type = Matrix::kPacked;
+  w.low = about.low, w.high = about.high, w.block = about.block, w.group = about.group;
+  w.offset = about.offset, w.min_sign = about.min_sign, w.has_codebook = about.has_codebook;
+  std::copy(about.codebook, about.codebook + 16, w.codebook);
+  w.codes = static_cast<const uint32_t*>(take(k * w.low / 32, {ffi::U32}));
+  if (w.high) w.codes_high = static_cast<const uint32_t*>(take(k * w.high / 32, {ffi::U32}));
+  w.d = take(k / w.block, {ffi::F16, ffi::U8});
+  w.d_is_exponent = operands.type() == ffi::U8;
+  if (about.has_scales) w.scales = take(k / w.group, {ffi::U8, ffi::S8});
+  w.scales_are_signed = operands.type() == ffi::S8;
+  if (about.has_dmin) w.dmin = take(k / w.block, {ffi::F16});
+  if (about.has_mins) w.mins = static_cast<const uint8_t*>(take(k / w.group, {ffi::U8}));
   return w;
+}
+
+// The matrix of a layer out of a stack, whose planes are the next operands.
+Matrix take_layer(Reader& reader, int32_t layer, int64_t n, int64_t k, Operands& operands) {
+  Matrix chosen{};
+  auto stack = reader.next<Stack>();
+  auto formats = stack ? reader.next<Description>(stack->formats) : nullptr;
+  auto places = formats ? reader.next<Place>(stack->layers) : nullptr;
+  if (!places) return operands.fail("its formats end too early"), chosen;
+  Place place{0, layer};
+  if (stack->layers) {
+    if (layer < 0 || layer >= stack->layers) operands.fail("there is no layer " + std::to_string(layer));
+    else place = places[layer];
+  }
+  for (int32_t format = 0; format < stack->formats; format++) {
+    bool is_chosen = format == place.format;
+    Matrix w = take_matrix(formats[format], n, k, is_chosen ? place.index : 0, operands);
+    if (is_chosen) chosen = w;
+  }
+  if (stack->has_bias) chosen.bias = operands.vector(n);
+  return chosen;
 }
 
 void run(ffi::ThreadPool& pool, Product& product) {
@@ -137,21 +185,19 @@ ffi::Error matmul(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi
     p.norm = norm.typed_data();
   }
 
-  size_t count = formats.size() / kDescription;
-  if (formats.size() % kDescription || outputs.size() != (p.gate ? 1 : count) || count != (p.gate ? 2 : count)) {
-    return invalid("the outputs are not those of the matrices");
-  }
-  Operands operands(planes, *layer.typed_data());
-  for (size_t i = 0; i < count; i++) {
+  Reader reader(formats);
+  Operands operands(planes);
+  for (size_t i = 0; !reader.at_end() && operands.error.empty(); i++) {
     auto y = outputs.get<ffi::Buffer<ffi::F32>>(p.gate ? 0 : i);
     if (!y || (*y)->dimensions().size() != 2 || (*y)->dimensions()[0] != p.m) return invalid("an output is not [M, N]");
-    auto about = reinterpret_cast<const Description*>(formats.begin() + i * kDescription);
-    p.matrices.push_back(describe(*about, (*y)->dimensions()[1], p.k, operands));
+    p.matrices.push_back(take_layer(reader, *layer.typed_data(), (*y)->dimensions()[1], p.k, operands));
     p.exact |= p.matrices.back().type != Matrix::kPacked;
     if (i < outputs.size()) p.y.push_back((*y)->typed_data());
   }
   if (!operands.error.empty()) return invalid(operands.error);
-  if (!operands.all_used()) return invalid("there are more operands than the formats say");
+  if (!operands.all_used() || p.y.size() != outputs.size() || p.matrices.size() != p.y.size() + (p.gate ? 1 : 0)) {
+    return invalid("the operands or results are not those that its formats say");
+  }
   if (residual.element_count()) {
     if (int64_t(residual.element_count()) != p.m * p.matrices[0].n) return invalid("the residual is not [M, N]");
     p.residual = residual.typed_data();

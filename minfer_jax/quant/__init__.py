@@ -3,6 +3,7 @@
 from minfer_jax.quant.convert import to_stack, to_tensor, to_vector
 from minfer_jax.quant.formats import PACKED, PLAIN, Format
 from minfer_jax.quant.matmul import IMPLEMENTATIONS, matmul
+from minfer_jax.quant.mixed import MixedStack
 from minfer_jax.quant.tensor import QuantTensor
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "PACKED",
     "PLAIN",
     "Format",
+    "MixedStack",
     "QuantTensor",
     "matmul",
     "to_stack",

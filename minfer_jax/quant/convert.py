@@ -20,6 +20,7 @@ from minfer_jax.errors import UnsupportedError
 from minfer_jax.gguf import RawTensor
 from minfer_jax.quant import formats
 from minfer_jax.quant.formats import Array, Format
+from minfer_jax.quant.mixed import MixedStack
 from minfer_jax.quant.planes import pack
 from minfer_jax.quant.tensor import QuantTensor, lanes_of
 
@@ -33,13 +34,25 @@ _PLAIN_NAMES = {dtype: name for name, dtype in formats.PLAIN.items()}
 _CHUNK_WEIGHTS = 1 << 19
 
 
-def to_stack(parts: Sequence[RawTensor], implementation: str, dtype: str) -> QuantTensor:
-    """Equal matrices of a file, stacked: L raw tensors [N, K] of one type -> a QuantTensor with planes [L, ...].
+def to_stack(parts: Sequence[RawTensor], implementation: str, dtype: str) -> QuantTensor | MixedStack:
+    """Equal matrices of a file, stacked: L raw tensors [N, K] -> a QuantTensor with planes [L, ...]. Their types may
+    differ with "dense", and with "ffi", which then gives a MixedStack.
 
     implementation: "dense" expands to dtype ("float32" or "bfloat16"); "xla" and "ffi" keep the table's formats packed
     and plain types as they are, "ffi" in tiles. Types outside the table become float32 (dense float32) or else
     bfloat16.
     """
+    types = list(dict.fromkeys(part.type for part in parts))
+    if implementation == "ffi" and len(types) > 1:
+        places, groups = [], {type: [] for type in types}
+        for part in parts:
+            places.append((types.index(part.type), len(groups[part.type])))
+            groups[part.type].append(part)
+        return MixedStack(tuple(_stack(group, implementation, dtype) for group in groups.values()), tuple(places))
+    return _stack(parts, implementation, dtype)
+
+
+def _stack(parts: Sequence[RawTensor], implementation: str, dtype: str) -> QuantTensor:
     name, planes = _planes(parts, implementation, jnp.dtype(dtype))
     shape = (parts[0].shape[0], parts[0].shape[1])
     return QuantTensor({k: jax.device_put(plane) for k, plane in planes.items()}, name, shape, implementation)

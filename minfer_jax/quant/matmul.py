@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from minfer_jax.errors import UnsupportedError
+from minfer_jax.quant.mixed import MixedStack
 from minfer_jax.quant.native_matmul import products
 from minfer_jax.quant.tensor import QuantTensor
 
 
-def matmul(x: jax.Array, w: QuantTensor, implementation: str | None = None) -> jax.Array:
+def matmul(x: jax.Array, w: QuantTensor | MixedStack, implementation: str | None = None) -> jax.Array:
     """``x @ w.T`` with float32 accumulation: x [..., K] float32, w N x K -> [..., N] float32.
 
     implementation: None takes the one that the tensor was loaded for; a name forces one.

@@ -1,4 +1,4 @@
-"""Products with tiled weights by the native kernels (native/matmul.cc), one custom call for all that shares an input."""
+"""Products with tiled weights by the native kernels (native/matmul.cc): one call for all that share an input."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -10,6 +10,7 @@ import numpy as np
 from minfer_jax.errors import UnsupportedError
 from minfer_jax.native import MATMUL, library
 from minfer_jax.quant import formats, planes
+from minfer_jax.quant.mixed import MixedStack
 from minfer_jax.quant.tensor import QuantTensor
 
 _GATES = {None: 0, "silu": 1, "gelu": 2}
@@ -17,7 +18,7 @@ _GATES = {None: 0, "silu": 1, "gelu": 2}
 
 def products(
     x: jax.Array,
-    weights: Sequence[QuantTensor],
+    weights: Sequence[QuantTensor | MixedStack],
     biases: Sequence[jax.Array | None],
     *,
     norm: jax.Array | None = None,
@@ -40,15 +41,20 @@ def products(
         nothing if residual is None else residual.reshape(len(rows), -1),
         next((w.index for w in weights if w.index is not None), jnp.int32(0)),
     ]
+    described: list[int] = []
     for w, bias in zip(weights, biases, strict=True):
-        operands += [w.planes[name] for name in planes.ORDER if name in w.planes]
+        stacks, places = (w.stacks, w.places) if isinstance(w, MixedStack) else ((w,), ())
+        described += [len(stacks), len(places), bias is not None]
+        for stack in stacks:
+            operands += [stack.planes[name] for name in planes.ORDER if name in stack.planes]
+            described += _describe(stack.format, tuple(stack.planes))
+        described += [number for place in places for number in place]
         operands += [] if bias is None else [bias]
     results = [jax.ShapeDtypeStruct((len(rows), w.shape[0]), jnp.float32) for w in weights]
-    described = [_describe(w.format, tuple(w.planes), bias is not None) for w, bias in zip(weights, biases, strict=True)]
     call = jax.ffi.ffi_call(MATMUL, results[:1] if activation else results)
     out = call(
         *operands,
-        formats=np.concatenate(described),
+        formats=np.array(described, np.int32),
         eps=np.float32(eps),
         gate=np.int32(_GATES[activation]),
         exact=any(w.exact for w in weights),
@@ -57,16 +63,12 @@ def products(
 
 
 @cache
-def _describe(name: str, names: tuple[str, ...], has_bias: bool) -> np.ndarray:
+def _describe(name: str, names: tuple[str, ...]) -> list[int]:
     """The struct Description of native/matmul.cc."""
-    codebook, fmt = np.zeros(16, np.int32), formats.PACKED.get(name)
+    fmt = formats.PACKED.get(name)
     if fmt is None:
-        numbers = [0] * 9
-    else:
-        low = planes.low_bits(fmt)
-        has = [plane in names for plane in ("scales", "dmin", "mins")]
-        numbers = [low, fmt.bits - low, fmt.block, fmt.group, fmt.offset, fmt.min_sign, *has]
-        if fmt.codebook:
-            codebook[:] = fmt.codebook
-    has_codebook = fmt is not None and fmt.codebook is not None
-    return np.array([*numbers, has_bias, has_codebook, *codebook], np.int32)
+        return [0] * 26
+    low = planes.low_bits(fmt)
+    numbers = [low, fmt.bits - low, fmt.block, fmt.group, fmt.offset, fmt.min_sign]
+    has = [plane in names for plane in ("scales", "dmin", "mins")]
+    return [*numbers, *has, fmt.codebook is not None, *(fmt.codebook or [0] * 16)]

@@ -11,7 +11,7 @@ from gguf import GGMLQuantizationType
 
 import minfer_jax as mj
 from minfer_jax.gguf import RawTensor
-from minfer_jax.models import blocks, logits, rope
+from minfer_jax.models import attention, blocks, logits, rope
 from minfer_jax.models.linear import rms_norm
 from minfer_jax.quant import to_tensor
 
@@ -91,11 +91,10 @@ class PublicFunctionTest(chex.TestCase):
         cos, sin = self.variant(rope.angles)(self.params.rope_freqs, positions, 1.0)
         chex.assert_shape((cos, sin), (len(config.rope.bases), B, T, config.rope.dim // 2))
         q, k, v = self.variant(blocks.project_qkv, static_argnums=1)(layer, config, x)
-        q, k = self.variant(blocks.place, static_argnums=1)(layer, config, q, k, cos[0], sin[0])
         chex.assert_shape(q, (B, T, config.n_heads, config.head_dim))
         chex.assert_shape((k, v), (B, T, config.n_kv_heads, config.head_dim))
         k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
-        attend = self.variant(blocks.attention, static_argnums=0)
+        attend = self.variant(attention.attention, static_argnums=0)
         out = attend(config, q, k, v, positions, positions, jnp.int32(0))
         chex.assert_shape(out, (B, T, config.n_heads * config.head_dim))
         ffn = self.variant(blocks.feed_forward, static_argnums=1)
@@ -130,14 +129,14 @@ def test_token_logprobs_over_several_chunks(model, vocab, implementation):
 def test_attention_equals_float64(model, monkeypatch):
     """Grouped heads, window, padding keys and the query chunks, against a plain numpy attention."""
     config = model.config
-    monkeypatch.setattr(blocks, "_MOST_SCORES", 128 * 1024 * config.n_heads)  # eight chunks of queries
+    monkeypatch.setattr(attention, "_MOST_SCORES", 128 * 1024 * config.n_heads)  # eight chunks of queries
     H, G, D, S = config.n_heads, config.n_kv_heads, config.head_dim, 1024
     rng = np.random.default_rng(0)
     q, k, v = (rng.normal(size=(1, S, n, D)).astype(np.float32) for n in (H, G, G))
     positions = np.arange(S, dtype=np.int32)[None]
     keys = np.where(np.arange(S) % 10 == 9, -1, np.arange(S)).astype(np.int32)[None]
     for window in (0, 100):
-        run = partial(blocks.attention, config)
+        run = partial(attention.attention, config)
         out = run(q, k.swapaxes(1, 2), v.swapaxes(1, 2), positions, keys, jnp.int32(window))
         for h in range(H):
             scores = q[0, :, h].astype(np.float64) @ k[0, :, h // (H // G)].T * config.attention_scale
@@ -153,7 +152,7 @@ def test_attention_equals_float64(model, monkeypatch):
     [(512, 2**16, 512), (768, 2**16, 256), (1024, 2**16, 512), (1, 2**30, 1), (24, 2**22, 8), (7, 2**24, 1), (0, 0, 0)],
 )
 def test_query_chunks_divide_and_fit(n, per_query, chunk):
-    assert blocks._query_chunk(n, per_query) == chunk
+    assert attention._query_chunk(n, per_query) == chunk
     assert chunk * per_query <= 2**25 or chunk == 1
 
 
