@@ -1,0 +1,201 @@
+"""The two sides of ``benchmarks.cpu_vs_llamacpp``, each in a process of its own that loads a model and answers one
+request at a time. llama.cpp's may run in another interpreter, which needs llama-cpp-python and not this package.
+
+A request is one line of JSON on stdin, [method, *arguments]; the answer, one line on stdout, comes when the work is
+done. Linux only: memory and processor time are read from /proc.
+"""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Pairs = list[tuple[str, str]]
+Logprobs = list[tuple[list[int], list[float]]]
+"""Of each pair: ids of the continuation, and their log-probabilities."""
+
+PROMPT = list(range(1000, 1032))
+CONTEXT = 512  # the most that is measured, so that neither side keeps room for more
+_ROOT = Path(__file__).parent.parent
+_POLL_S = 0.05
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class MinferJax:
+    """This package. Every shape measured is that of its bucket, except in scoring, where 200 requests meet buckets
+    only; so nothing would be promoted, and nothing is compiled while the other side works."""
+
+    def imports(self) -> None:
+        import minfer_jax  # noqa: F401
+
+    def load(self, path: str, options: dict[str, Any]) -> dict[str, Any]:
+        import jax
+
+        import minfer_jax as mj
+
+        model = mj.load(path, **options)
+        jax.block_until_ready(model.params)
+        self.runtime = mj.Runtime(model, promotion="off")
+        self.sessions: dict[int, Any] = {}
+        return model.provenance
+
+    def first_token(self) -> None:
+        import minfer_jax as mj
+
+        mj.generate(self.runtime, PROMPT, max_tokens=1, sampler=mj.Sampler(temperature=0))
+
+    def decode(self, n: int) -> None:
+        session = self._session(n)
+        session.generate(session.start())
+
+    def prefill(self, n: int) -> None:
+        import jax
+
+        jax.block_until_ready(self._session(n).prefill())
+
+    def score(self, pairs: Pairs, reuse: bool = False) -> Logprobs:
+        import minfer_jax as mj
+
+        assert not reuse  # the package has no such thing
+        scores = mj.score(self.runtime, pairs, progress=False)
+        return [(score.tokens, score.token_logprobs) for score in scores]
+
+    def step_bytes(self, n: int) -> float:
+        """What a step of ``decode(n)`` reads, on average."""
+        from minfer_jax.profiling import bench
+
+        return bench.step_bytes(self.runtime, self._session(n).cache, bench.BenchCase(0, n, 0, 1))
+
+    def _session(self, n: int) -> Any:
+        from minfer_jax.profiling.workload import Session
+
+        if n not in self.sessions:
+            self.sessions[n] = Session(self.runtime, 1, 0, n)
+        return self.sessions[n]
+
+
+class LlamaCpp:
+    """llama.cpp through llama-cpp-python, by the calls that cost it least: ``eval`` without a sampler behind it (of a
+    prompt it computes the last token's logits only), and for scoring ``eval`` with ``logits_all=True``."""
+
+    def imports(self) -> None:
+        import llama_cpp  # noqa: F401  # pyright: ignore[reportMissingImports]
+
+    def load(self, path: str, options: dict[str, Any]) -> None:
+        from llama_cpp import Llama  # pyright: ignore[reportMissingImports]
+
+        self.llm = Llama(path, n_ctx=CONTEXT, n_batch=CONTEXT, verbose=False, **options)
+
+    def first_token(self) -> None:
+        self.llm.eval(PROMPT)
+        self._likeliest()
+
+    def decode(self, n: int) -> None:
+        self.llm.reset()
+        token = PROMPT[0]
+        for _ in range(n):
+            self.llm.eval([token])
+            token = self._likeliest()
+
+    def prefill(self, n: int) -> None:
+        self.llm.reset()
+        self.llm.eval(np.random.default_rng(0).integers(0, self.llm.n_vocab(), n).tolist())
+        self._likeliest()
+
+    def score(self, pairs: Pairs, reuse: bool = False) -> Logprobs:
+        """reuse: keep what a request has in common with the one before, as ``Llama.generate`` does."""
+        llm, out = self.llm, []
+        for context, continuation in pairs:
+            n = len(llm.tokenize(context.encode()))
+            ids = llm.tokenize((context + continuation).encode())
+            seen = llm.input_ids[: llm.n_tokens].tolist()
+            llm.reset()
+            llm.n_tokens = llm.longest_token_prefix(seen, ids[:-1]) if reuse else 0
+            llm.eval(ids[llm.n_tokens : -1])
+            logits = llm.scores[n - 1 : len(ids) - 1]
+            top = logits.max(-1)
+            sums = top + np.log(np.exp(logits - top[:, None]).sum(-1))
+            out.append((ids[n:], (logits[np.arange(len(ids) - n), ids[n:]] - sums).tolist()))
+        return out
+
+    def _likeliest(self) -> int:
+        import llama_cpp  # pyright: ignore[reportMissingImports]
+
+        logits = llama_cpp.llama_get_logits_ith(self.llm.ctx, -1)
+        return int(np.ctypeslib.as_array(logits, (self.llm.n_vocab(),)).argmax())
+
+
+SIDES = {"minfer-jax": MinferJax, "llama.cpp": LlamaCpp}
+
+
+class Worker:
+    """The process of a side, to be used in a ``with`` block.
+
+    peak_anon: bytes of memory that no file backs, the most that was seen while it worked.
+    """
+
+    def __init__(self, side: str, python: str) -> None:
+        command = [python, "-m", "benchmarks.cpu_sides", side]
+        self._process = subprocess.Popen(
+            command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        self._proc = Path(f"/proc/{self._process.pid}")
+        self._side = side
+        self._answered, self._idle = None, np.zeros(2)
+        self.peak_anon = 0
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()  # no more requests: it ends
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        if self._answered is not None:
+            self._idle += self._clocks() - self._answered
+        self._process.stdin.write(json.dumps([method, *arguments]) + "\n")
+        while not select.select([self._process.stdout], [], [], _POLL_S)[0]:
+            self.peak_anon = max(self.peak_anon, self._memory("RssAnon"))
+        if not (answer := self._process.stdout.readline()):
+            sys.exit(f"{self._side} ended in {method!r}; its last words are above")
+        self.peak_anon = max(self.peak_anon, self._memory("RssAnon"))
+        self._answered = self._clocks()
+        return json.loads(answer)
+
+    def peak(self) -> int:
+        """Bytes of memory, pages of files included: the most there ever was."""
+        return self._memory("VmHWM")
+
+    def idle_share(self) -> float:
+        """How much of one processor it used between answers and the requests after them."""
+        seconds, used = self._idle
+        return used / seconds
+
+    def _memory(self, field: str) -> int:
+        lines = (self._proc / "status").read_text().splitlines()
+        return next((1024 * int(line.split()[1]) for line in lines if line.startswith(field + ":")), 0)
+
+    def _clocks(self) -> np.ndarray:
+        """Seconds that pass, and of processor time."""
+        user, system = (self._proc / "stat").read_text().rpartition(")")[2].split()[11:13]
+        return np.array([time.perf_counter(), (int(user) + int(system)) / TICKS])
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what a library prints is no answer
+    side = SIDES[sys.argv[1]]()
+    for line in sys.stdin:
+        method, *arguments = json.loads(line)
+        answers.write(json.dumps(getattr(side, method)(*arguments)) + "\n")
+
+
+if __name__ == "__main__":
+    main()
