@@ -190,4 +190,6 @@ def test_shapes_that_do_not_fit():
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"cos and sin are float32 \[B, T, half\]"):
         native(Sizes(half=9), tokens)
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"positions are int32 \[B, T\]"):
-        traced(sizes, tokens._replace(positions=tokens.positions[0]), *angles(sizes, tokens.positions), np.int32(0), None)
+        traced(
+            sizes, tokens._replace(positions=tokens.positions[0]), *angles(sizes, tokens.positions), np.int32(0), None
+        )
