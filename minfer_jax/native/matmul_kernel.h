@@ -46,6 +46,15 @@ inline Panel panel_at(const Product& p, int64_t row) {
   return {panel_rows(p.m - row), p.k, p.panel + row * Panel::bytes_per_row(p.k, p.exact)};
 }
 
+// Eight bytes, over and over.
+struct Repeated {
+  uint8_t bytes[64] = {};
+
+  explicit constexpr Repeated(const uint8_t (&eight)[8]) {
+    for (int i = 0; i < 64; i++) bytes[i] = eight[i % 8];
+  }
+};
+
 // Sums of four products of a byte of the matrix, 0 .. 255, and a 16-bit integer, in every lane.
 struct Dot {
 #if defined(MINFER_AVX512) || defined(MINFER_AVXVNNI)
@@ -64,16 +73,10 @@ struct Dot {
   }
   MINFER_INLINE Ints total() const { return bits<Ints>(shift_left(bits<Words>(high), 8)) + low; }
 
-  // 16 integers as add() takes them, four at a time, ``stride`` words apart.
-  MINFER_INLINE static void pack(const Ints& x, uint32_t* digits, int stride) {
-    typedef int8_t Bytes __attribute__((vector_size(kWidth / 4)));
-    uint32_t upper[4], lower[4];
-    MINFER_PARTS(Bytes digit = __builtin_convertvector((x.v[p] + 128) >> 8, Bytes);
-                 __builtin_memcpy(upper + p * (4 / kParts), &digit, sizeof digit);
-                 digit = __builtin_convertvector(x.v[p], Bytes);
-                 __builtin_memcpy(lower + p * (4 / kParts), &digit, sizeof digit));
-    for (int i = 0; i < 4; i++) digits[i * stride] = upper[i], digits[i * stride + 1] = lower[i];
-  }
+  // Of four integers with 128 added, which carries into the upper byte what is negative in the lower: upper bytes, and
+  // lower bytes, whose sign the addition has turned.
+  static constexpr uint8_t kOrder[8] = {1, 5, 9, 13, 0, 4, 8, 12};
+  static constexpr uint32_t kAdded = 128, kTurned = 0x80808080;
 #else
   Ints sum{};
 
@@ -95,16 +98,21 @@ struct Dot {
   }
   MINFER_INLINE Ints total() const { return sum; }
 
+  static constexpr uint8_t kOrder[8] = {0, 1, 8, 9, 4, 5, 12, 13};  // 16-bit integers of four of 32 bits
+  static constexpr uint32_t kAdded = 0, kTurned = 0;
+#endif
+
+  // 16 integers as add() takes them, four at a time, ``stride`` words apart.
   MINFER_INLINE static void pack(const Ints& x, uint32_t* digits, int stride) {
-    uint32_t lane[kLanes];
-    store(lane, x);
+    static constexpr Repeated order(kOrder);
+    Words ordered = bytes_at(bits<Words>(x) + broadcast(kAdded), load<Words>(order.bytes));
+    uint64_t pairs[2 * 4];
+    store(pairs, ordered);
     for (int i = 0; i < 4; i++) {
-      const uint32_t* four = lane + 4 * i;
-      digits[i * stride] = (four[0] & 0xffffu) | four[2] << 16;
-      digits[i * stride + 1] = (four[1] & 0xffffu) | four[3] << 16;
+      uint64_t pair = pairs[2 * i] ^ uint64_t(kTurned) << 32;
+      std::memcpy(digits + i * stride, &pair, sizeof pair);
     }
   }
-#endif
 };
 
 // 1 / RMS of a row, with eps.
@@ -130,11 +138,14 @@ inline void quantize_row(const float* x, const Panel& panel, int row) {
   float *scales = panel.scales() + row, *sums = panel.sums() + row;
   for (int64_t b = 0; b < panel.k / kBlock; b++, x += kBlock) {
     Floats first = load<Floats>(x), second = load<Floats>(x + kLanes);
-    float largest = max_of_lanes(max(abs(first), abs(second)));
-    float total = sum_of_lanes(first + second);
-    float inverse = largest > 1e-30f ? kLargestInteger / largest : 0;  // smaller ones are as good as zero
-    // What is not finite must not become a finite number: it makes the whole block NaN.
-    float scale = total - total == 0 ? largest / kLargestInteger : std::numeric_limits<float>::quiet_NaN();
+    // The largest magnitude by its bits, among which NaN is the largest of all and infinity comes next: what is not
+    // finite must not become a finite number, and makes the whole block NaN.
+    int32_t magnitude = max_of_lanes(max(bits<Ints>(abs(first)), bits<Ints>(abs(second))));
+    float largest;
+    std::memcpy(&largest, &magnitude, sizeof largest);
+    bool finite = largest <= std::numeric_limits<float>::max();
+    float inverse = finite && largest > 1e-30f ? kLargestInteger / largest : 0;  // smaller ones are as good as zero
+    float scale = finite ? largest / kLargestInteger : std::numeric_limits<float>::quiet_NaN();
     Ints a = round(first * broadcast(inverse)), c = round(second * broadcast(inverse));
     Dot::pack(a, digits, stride);
     Dot::pack(c, digits + 4 * stride, stride);
@@ -177,14 +188,14 @@ inline size_t panel_bytes(const Product& p) { return p.m * Panel::bytes_per_row(
 template <int low_bits, int high_bits, bool has_codebook>
 struct Codes {
   const uint32_t *low, *high;
-  Words table[4];  // the codebook, 16 bytes in every 16
+  Words table{};  // the codebook in every 16 bytes
 
   Codes(const Matrix& w, int64_t tile)
       : low(w.codes + tile * w.k * low_bits / 32 * kTile), high(w.codes_high + tile * w.k * high_bits / 32 * kTile) {
     if (has_codebook) {
       uint8_t entries[64];
       for (int i = 0; i < 64; i++) entries[i] = uint8_t(w.codebook[i % 16] + 128);
-      table[0] = load<Words>(entries);
+      table = load<Words>(entries);
     }
   }
 
@@ -199,28 +210,10 @@ struct Codes {
       more = shift > 0 ? shift_right(more, shift) : shift_left(more, -shift);
       codes = codes | (more & every_byte(((1 << high_bits) - 1) << low_bits));
     }
-    return has_codebook ? look_up(codes) : codes;
+    return has_codebook ? bytes_at(table, codes) : codes;
   }
 
   MINFER_INLINE static Words every_byte(uint32_t byte) { return broadcast(byte * 0x01010101u); }
-
-  MINFER_INLINE Words look_up(const Words& codes) const {
-    Words y;
-#if defined(MINFER_AVX512)
-    y.v[0] = (NativeWord)_mm512_shuffle_epi8((__m512i)table[0].v[0], (__m512i)codes.v[0]);
-#elif defined(MINFER_AVX2)
-    MINFER_PARTS(y.v[p] = (NativeWord)_mm256_shuffle_epi8((__m256i)table[0].v[p], (__m256i)codes.v[p]));
-#elif defined(__aarch64__)
-    MINFER_PARTS(y.v[p] = (NativeWord)vqtbl1q_u8((uint8x16_t)table[0].v[p], (uint8x16_t)codes.v[p]));
-#else
-    uint8_t entries[64], bytes[64];
-    store(entries, table[0]);
-    store(bytes, codes);
-    for (uint8_t& byte : bytes) byte = entries[byte];
-    y = load<Words>(bytes);
-#endif
-    return y;
-  }
 };
 
 // Of every group of columns and every row of a tile: weight = code * step + lowest, with codes as above.
@@ -399,10 +392,18 @@ MINFER_INLINE Floats activate(Product::Gate gate, const Floats& x) {
   return x / (broadcast(1.0f) + exp(broadcast(0.0f) - z));
 }
 
-inline void add_lanes(Floats& x, const float* from, int lanes) {
+// The 16 numbers of a tile, of which the last tile of a matrix may have fewer.
+inline Floats load_lanes(const float* from, int lanes) {
+  if (lanes == kTile) return load<Floats>(from);
   float padded[kTile] = {};
-  std::memcpy(padded, from, lanes * sizeof(float));
-  x = x + load<Floats>(padded);
+  for (int i = 0; i < lanes; i++) padded[i] = from[i];
+  return load<Floats>(padded);
+}
+inline void store_lanes(float* to, const Floats& x, int lanes) {
+  if (lanes == kTile) return store(to, x);
+  float padded[kTile];
+  store(padded, x);
+  for (int i = 0; i < lanes; i++) to[i] = padded[i];
 }
 
 inline void multiply(const Product& p, size_t output, int64_t begin, int64_t end, int64_t from, int64_t to) {
@@ -415,15 +416,15 @@ inline void multiply(const Product& p, size_t output, int64_t begin, int64_t end
     if (p.gate != Product::kNone) multiply_tile(p, p.matrices[1], tile, from, to, others);
     for (int64_t i = 0; i < to - from; i++) {
       Floats y = sums[i];
-      if (w.bias) add_lanes(y, w.bias + tile * kTile, lanes);
+      if (w.bias) y = y + load_lanes(w.bias + tile * kTile, lanes);
       if (p.gate != Product::kNone) {
         Floats up = others[i];
-        if (p.matrices[1].bias) add_lanes(up, p.matrices[1].bias + tile * kTile, lanes);
+        if (p.matrices[1].bias) up = up + load_lanes(p.matrices[1].bias + tile * kTile, lanes);
         y = activate(p.gate, y) * up;
       }
       int64_t at = (from + i) * w.n + tile * kTile;
-      if (p.residual) add_lanes(y, p.residual + at, lanes);
-      std::memcpy(p.y[output] + at, &y, lanes * sizeof(float));
+      if (p.residual) y = y + load_lanes(p.residual + at, lanes);
+      store_lanes(p.y[output] + at, y, lanes);
     }
   }
 }

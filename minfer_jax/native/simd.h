@@ -115,9 +115,14 @@ MINFER_INLINE Words shift_right(const Words& x, int n) {
   return y;
 }
 
-// Both fall to b where a is not a number.
+// Of floats: b where a is not a number.
 MINFER_INLINE Floats max(const Floats& a, const Floats& b) {
   Floats y;
+  MINFER_PARTS(y.v[p] = a.v[p] > b.v[p] ? a.v[p] : b.v[p]);
+  return y;
+}
+MINFER_INLINE Ints max(const Ints& a, const Ints& b) {
+  Ints y;
   MINFER_PARTS(y.v[p] = a.v[p] > b.v[p] ? a.v[p] : b.v[p]);
   return y;
 }
@@ -156,6 +161,25 @@ MINFER_INLINE Ints round(const Floats& x) {
   return bits<Ints>(bits<Words>(x + magic) + broadcast(0u - 0x4b400000u));
 }
 
+// In every 16 bytes: the bytes at those places, 0 .. 15.
+MINFER_INLINE Words bytes_at(const Words& bytes, const Words& places) {
+  Words y;
+#if defined(MINFER_AVX512)
+  y.v[0] = (NativeWord)_mm512_shuffle_epi8((__m512i)bytes.v[0], (__m512i)places.v[0]);
+#elif defined(MINFER_AVX2)
+  MINFER_PARTS(y.v[p] = (NativeWord)_mm256_shuffle_epi8((__m256i)bytes.v[p], (__m256i)places.v[p]));
+#elif defined(__aarch64__)
+  MINFER_PARTS(y.v[p] = (NativeWord)vqtbl1q_u8((uint8x16_t)bytes.v[p], (uint8x16_t)places.v[p]));
+#else
+  uint8_t from[64], at[64], to[64];
+  store(from, bytes);
+  store(at, places);
+  for (int i = 0; i < 64; i++) to[i] = from[i / 16 * 16 + at[i]];
+  y = load<Words>(to);
+#endif
+  return y;
+}
+
 // All lanes as one, by ``op``, halved again and again.
 template <typename Vector, typename Op>
 MINFER_INLINE auto reduce(const Vector& x, const Op& op) {
@@ -180,7 +204,8 @@ MINFER_INLINE float sum_of_lanes(const Floats& x) {
 MINFER_INLINE int32_t sum_of_lanes(const Ints& x) {
   return reduce(x, [](auto a, auto b) MINFER_ALWAYS { return a + b; });
 }
-MINFER_INLINE float max_of_lanes(const Floats& x) {
+template <typename Vector>
+MINFER_INLINE auto max_of_lanes(const Vector& x) {
   return reduce(x, [](auto a, auto b) MINFER_ALWAYS { return a > b ? a : b; });
 }
 
