@@ -34,8 +34,13 @@ struct Words {
   NativeWord v[kParts];
 };
 
+#if defined(__SANITIZE_ADDRESS__)  // checks of every access, inlined over and over, take minutes to compile
+#define MINFER_INLINE inline
+#define MINFER_ALWAYS
+#else
 #define MINFER_INLINE inline __attribute__((always_inline))
 #define MINFER_ALWAYS __attribute__((always_inline))  // of a lambda
+#endif
 
 // Calls action(0), .. action(n - 1), written out with constants, so that arrays which they index stay in registers.
 template <typename Action, int... i>
@@ -239,14 +244,17 @@ MINFER_INLINE Floats widen(const Float16* from) {
   MINFER_PARTS(y.v[p] = (NativeFloat)_mm256_cvtph_ps(load_native<__m128i>(from + 8 * p)));
   return y;
 #else
-  // Exponent and mantissa move to their places, and a multiplication by 2^112 sets the exponent's bias right, for
-  // subnormal numbers too; infinities and NaN get the largest exponent.
+  // Exponent and mantissa move to their places, and the exponent's bias is set right; infinities and NaN get the
+  // largest exponent. Under XLA processors take subnormal floats for zero: a subnormal half gets an exponent first, and
+  // what that adds is taken off again.
   Words half = widen_words(reinterpret_cast<const uint16_t*>(from));
   Words magnitude = shift_left(half & broadcast(0x7fffu), 13), sign = shift_left(half & broadcast(0x8000u), 16);
-  Floats scaled = bits<Floats>(magnitude) * broadcast(5.192296858534828e33f);
-  Words special;
-  MINFER_PARTS(special.v[p] = (NativeWord)(magnitude.v[p] >= 0x0f800000u) & 0x7f800000u);
-  return bits<Floats>(bits<Words>(scaled) | special | sign);
+  Words small = bits<Words>(bits<Floats>(magnitude + broadcast(0x38800000u)) - broadcast(6.103515625e-5f));
+  Words result;
+  MINFER_PARTS(result.v[p] = magnitude.v[p] < 0x00800000u    ? small.v[p]
+                             : magnitude.v[p] >= 0x0f800000u ? magnitude.v[p] | 0x7f800000u
+                                                             : magnitude.v[p] + 0x38000000u);
+  return bits<Floats>(result | sign);
 #endif
 }
 
