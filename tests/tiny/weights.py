@@ -53,8 +53,8 @@ def _random_blocks(label: str, shape: tuple[int, ...], kind: T, std: float) -> n
     return raw.reshape(*shape[:-1], -1)
 
 
-def _draw(case: Case, name: str, shape: tuple[int, ...], std: float, mean: float, kind: T) -> np.ndarray:
-    label = f"{case.weights}/{name}"
+def draw(label: str, shape: tuple[int, ...], kind: T, std: float = 1.0, mean: float = 0.0) -> np.ndarray:
+    """A random tensor as a file holds it: numbers, or bytes in rows. Types that gguf cannot encode have mean 0."""
     if kind == T.F32:
         return _uniform(label, shape, std, mean)
     if kind in _ENCODABLE:
@@ -113,7 +113,7 @@ def tensors(case: Case) -> Iterator[tuple[str, np.ndarray, T]]:
         layer = int(name.split(".")[1]) if name.startswith("blk.") else 0
         mix = case.types.get(short, (T.F32,))
         kind = mix[layer % len(mix)]
-        yield f"{name}.weight", _draw(case, name, shape, std, mean, kind), kind
+        yield f"{name}.weight", draw(f"{case.weights}/{name}", shape, kind, std, mean), kind
         if short in case.biases:
             yield f"{name}.bias", _uniform(f"{case.weights}/{name}.bias", shape[:1], case.bias_std), T.F32
     for name, divisors in case.rope_tensors.items():
