@@ -1,4 +1,5 @@
-"""A model's file in Q4_0, from whatever it is in: every matrix Q4_0, embedding and head Q8_0, the rest as it is.
+"""A model's file in Q4_0, from whatever it is in: every matrix Q4_0, the head (or the embedding that is it) Q8_0, the
+rest as it is.
 
 llama-quantize makes the head Q6_K, which gguf-py cannot write; Q8_0 is the nearest that it can.
 """
@@ -10,8 +11,6 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, LlamaFileType
 from gguf.quants import dequantize, quantize
 
 from minfer_jax.env import cache_dir
-
-_BETTER = ("token_embd.weight", "output.weight")
 
 
 def q4_0(source: Path) -> Path:
@@ -27,11 +26,13 @@ def q4_0(source: Path) -> Path:
         if not name.startswith("GGUF.") and name not in ("general.architecture", "general.file_type"):
             writer.add_key_value(name, field.contents(), field.types[0], field.types[-1])
     writer.add_file_type(LlamaFileType.MOSTLY_Q4_0)
+    names = {tensor.name for tensor in reader.tensors}
+    head = "output.weight" if "output.weight" in names else "token_embd.weight"
     for tensor in reader.tensors:
         data, kind = tensor.data, tensor.tensor_type
         if len(tensor.shape) == 2:
             values = dequantize(data, kind)
-            kind = GGMLQuantizationType.Q8_0 if tensor.name in _BETTER else GGMLQuantizationType.Q4_0
+            kind = GGMLQuantizationType.Q8_0 if tensor.name == head else GGMLQuantizationType.Q4_0
             data = quantize(values, kind)
         writer.add_tensor(tensor.name, data, raw_dtype=kind)
     writer.write_header_to_file()
