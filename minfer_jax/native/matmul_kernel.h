@@ -423,7 +423,7 @@ inline void multiply(const Product& p, size_t output, int64_t begin, int64_t end
         y = activate(p.gate, y) * up;
       }
       int64_t at = (from + i) * w.n + tile * kTile;
-      if (p.residual) y = y + load_lanes(p.residual + at, lanes);
+      if (p.residual && output == 0) y = y + load_lanes(p.residual + at, lanes);
       store_lanes(p.y[output] + at, y, lanes);
     }
   }
