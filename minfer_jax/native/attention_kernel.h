@@ -81,7 +81,7 @@ void write_keys(const Attention& a, int64_t row, int64_t head, Scratch& scratch)
 }
 
 // Which keys of a block a query sees, a bit for each.
-inline uint32_t visible_keys(const Attention& a, int64_t row, int32_t position, int64_t block) {
+inline uint32_t visible_keys(const Attention& a, int64_t row, int64_t position, int64_t block) {
   if (position < 0) return 0;
   int64_t first = block * kKeys, reach = a.window > 0 ? a.window : int64_t{1} << 31;
   if (a.cached) {
@@ -93,7 +93,7 @@ inline uint32_t visible_keys(const Attention& a, int64_t row, int32_t position, 
   int64_t n = a.tokens - first < kKeys ? a.tokens - first : kKeys;
   uint32_t seen = 0;
   for (int64_t i = 0; i < n; i++) {
-    int64_t back = int64_t{position} - positions[i];
+    int64_t back = position - positions[i];
     seen |= uint32_t(positions[i] >= 0 && back >= 0 && back < reach) << i;
   }
   return seen;

@@ -120,9 +120,12 @@ def test_scores_of_any_size():
 def test_positions_at_or_beyond_the_length_are_not_written():
     sizes = Sizes()
     tokens, cache = random_tokens(sizes, np.array([[7, 8, 9, 2**31 - 1]])), random_cache(sizes, 1, 8)
-    out, after = native(sizes, tokens, cache, window=4)
+    out, after = native(sizes, tokens, cache)
     np.testing.assert_array_equal(after.k[LAYER, :, :, :7], cache.k[LAYER, :, :, :7])
     np.testing.assert_array_equal(after.v[LAYER, 0, :, 7], tokens.v[0, 0])
+    stored = (np.asarray(x[LAYER], np.float64) for x in (after.k, after.v))
+    np.testing.assert_allclose(out, defined(sizes, tokens, *stored, np.arange(8)[None]), atol=5e-6)
+    out, _ = native(sizes, tokens, cache, window=1)
     assert np.isfinite(out).all()
 
 
