@@ -6,12 +6,12 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-jaxlib = find_spec("jaxlib")  # for XLA's headers
+jaxlib = find_spec("jaxlib")  # for XLA's headers, whose warnings are not ours
+headers = ["-isystem", str(Path(jaxlib.origin).parent / "include")] if jaxlib and jaxlib.origin else []
 library = Extension(
     "minfer_jax.native.libminfer",  # no Python module: ctypes loads it
     sources=sorted(glob("minfer_jax/native/*.cc")),
-    include_dirs=[str(Path(jaxlib.origin).parent / "include")] if jaxlib and jaxlib.origin else [],
-    extra_compile_args=["-std=c++17", "-O3", "-ffp-contract=off", "-g0"],
+    extra_compile_args=["-std=c++17", "-O3", "-ffp-contract=off", "-Wall", "-Wextra", "-g0", *headers],
     depends=glob("minfer_jax/native/*.h"),
     libraries=["dl"],
     optional=True,  # what fails here does not fail the installation
