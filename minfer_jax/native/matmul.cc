@@ -1,5 +1,6 @@
 // The custom call behind quant/native_matmul.py: rows of x times quantised matrices, on the threads of XLA's own pool.
 
+#include <numeric>
 #include <string>
 
 #include "dispatch.h"
@@ -151,25 +152,20 @@ void run(ffi::ThreadPool& pool, Product& product) {
   int64_t groups = (product.m + kernels.rows - 1) / kernels.rows;
   minfer::parallel_for(pool, groups, [&](int64_t group) { kernels.prepare(product, group); });
 
-  // Items of equal work: a number of tiles of one output for a number of rows of x that stay in a core's cache.
-  constexpr int64_t kMostRows = 256;
-  int64_t chunks = (product.m + kMostRows - 1) / kMostRows;
-  int64_t threads = std::max<int64_t>(1, pool.num_threads());
-  struct Item {
-    size_t output;
-    int64_t begin, end;
-  };
-  std::vector<Item> items;
-  for (size_t output = 0; output < product.y.size(); output++) {
-    int64_t tiles = (product.matrices[output].n + minfer::kTile - 1) / minfer::kTile;
-    int64_t share = std::max<int64_t>(1, tiles / (8 * threads));
-    for (int64_t tile = 0; tile < tiles; tile += share) items.push_back({output, tile, std::min(tiles, tile + share)});
-  }
-  int64_t n = int64_t(items.size());
-  minfer::parallel_for(pool, chunks * n, [&](int64_t i) {
-    const Item& item = items[i % n];
-    int64_t from = i / n * kMostRows;
-    kernels.multiply(product, item.output, item.begin, item.end, from, std::min(product.m, from + kMostRows));
+  // An item is a tile of an output for as many rows of x as stay in a core's cache.
+  constexpr int64_t kMostRows = 256, kGrain = 8;
+  std::vector<int64_t> tiles;
+  for (size_t i = 0; i < product.y.size(); i++) tiles.push_back((product.matrices[i].n + minfer::kTile - 1) / minfer::kTile);
+  int64_t chunks = (product.m + kMostRows - 1) / kMostRows, all = std::accumulate(tiles.begin(), tiles.end(), int64_t(0));
+  minfer::parallel_runs(pool, chunks * all, kGrain, [&](int64_t begin, int64_t end) {
+    while (begin < end) {
+      int64_t from = begin / all * kMostRows, tile = begin % all;
+      size_t output = 0;
+      while (tile >= tiles[output]) tile -= tiles[output++];
+      int64_t n = std::min(end - begin, tiles[output] - tile);
+      kernels.multiply(product, output, tile, tile + n, from, std::min(product.m, from + kMostRows));
+      begin += n;
+    }
   });
 }
 

@@ -213,6 +213,12 @@ struct Codes {
     return has_codebook ? bytes_at(table, codes) : codes;
   }
 
+  // Asks for block b, which is not needed yet.
+  MINFER_INLINE void prefetch(int64_t b) const {
+    repeat<low_bits>([&](auto i) MINFER_ALWAYS { __builtin_prefetch(low + (b * low_bits + i) * kTile); });
+    repeat<high_bits>([&](auto i) MINFER_ALWAYS { __builtin_prefetch(high + (b * high_bits + i) * kTile); });
+  }
+
   MINFER_INLINE static Words every_byte(uint32_t byte) { return broadcast(byte * 0x01010101u); }
 };
 
@@ -282,6 +288,8 @@ struct PlainColumns {
 
 // --- products -----------------------------------------------------------------------------------------------------
 
+constexpr int kAhead = 24;  // blocks between a prefetch and its use: about 6 KB
+
 template <int rows, int group, typename Codes>
 MINFER_INLINE void multiply_integers(const Codes& codes, const Scales& scales, const Panel& x, Floats* sums) {
   Floats sum[rows] = {};
@@ -289,6 +297,7 @@ MINFER_INLINE void multiply_integers(const Codes& codes, const Scales& scales, c
   const float *scale = x.scales(), *total = x.sums();
   const float *step = scales.step, *lowest = scales.lowest;
   for (int64_t b = 0; b < x.k / kBlock; b++) {
+    if (rows <= 2) codes.prefetch(b + kAhead);
     repeat<kBlock / group>([&](auto half) MINFER_ALWAYS {
       Dot dot[rows];
       repeat<group / 4>([&](auto i) MINFER_ALWAYS {
