@@ -16,7 +16,7 @@ namespace {
 using minfer::Attention;
 using Any = ffi::AnyBuffer;
 
-// Heads times queries that attend together: enough that keys are fetched seldom, unless their scores were to outgrow the
+// Heads times queries that attend together: enough that keys are fetched seldom, unless their scores would outgrow the
 // memory that a core has for itself.
 constexpr int64_t kHeadsAtATime = 48;
 constexpr int64_t kScoresAtATime = 1 << 18;

@@ -239,7 +239,8 @@ void add_values(const float* weights, int64_t weight_stride, uint32_t seen, cons
 template <typename Stored>
 void attend(const Attention& a, int64_t row, int64_t head, int64_t i, Scratch& scratch) {
   int64_t left = a.tokens - i * a.queries, dim = a.dim, padded = (dim + kLanes - 1) / kLanes * kLanes;
-  int64_t queries = left < a.queries ? left : a.queries, heads = queries * a.group, token = row * a.tokens + i * a.queries;
+  int64_t queries = left < a.queries ? left : a.queries, heads = queries * a.group;
+  int64_t token = row * a.tokens + i * a.queries;
   const int32_t* positions = a.positions + token;
   int64_t slots = 0;  // that any of them may see
   for (int64_t query = 0; query < queries; query++) {
