@@ -13,10 +13,15 @@ def soft_cap(x: jax.Array, cap: float) -> jax.Array:
     return cap * jnp.tanh(x / cap) if cap else x
 
 
-def project_qkv(layer: Layer, config: Config, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Residual stream [B, T, D] -> q [B, T, n_heads, head_dim], k and v [B, T, n_kv_heads, head_dim]."""
+def project_qkv(
+    layer: Layer, config: Config, x: jax.Array, positions: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Residual stream [B, T, D] -> q [B, T, n_heads, head_dim], k and v [B, T, n_kv_heads, head_dim].
+
+    positions: [B, T] int32, negative for padding, whose rows mean nothing; None: there is none.
+    """
     weights, biases = (layer.q, layer.k, layer.v), (layer.q_bias, layer.k_bias, layer.v_bias)
-    qkv = linear(x, weights, biases, norm=layer.attn_norm, eps=config.rms_eps)
+    qkv = linear(x, weights, biases, norm=layer.attn_norm, eps=config.rms_eps, positions=positions)
     q, k, v = (y.reshape(*x.shape[:2], -1, config.head_dim) for y in qkv)
     return q, k, v
 
@@ -28,15 +33,17 @@ def add_projection(
     bias: jax.Array | None,
     post_norm: jax.Array | None,
     config: Config,
+    positions: jax.Array | None,
 ) -> jax.Array:
     """x [..., D] plus the projection of h [..., K], normed first where the architecture does so."""
     if post_norm is None:
-        return linear(h, [weight], [bias], residual=x)[0]
-    return x + rms_norm(linear(h, [weight], [bias])[0], post_norm, config.rms_eps)
+        return linear(h, [weight], [bias], residual=x, positions=positions)[0]
+    return x + rms_norm(linear(h, [weight], [bias], positions=positions)[0], post_norm, config.rms_eps)
 
 
-def feed_forward(layer: Layer, config: Config, x: jax.Array) -> jax.Array:
-    """Residual plus gated FFN, on any leading shape: [..., D] -> [..., D]."""
+def feed_forward(layer: Layer, config: Config, x: jax.Array, positions: jax.Array | None = None) -> jax.Array:
+    """Residual plus gated FFN, on any leading shape: [..., D] -> [..., D]; positions as in :func:`project_qkv`."""
     weights, biases = (layer.gate, layer.up), (layer.gate_bias, layer.up_bias)
-    (h,) = linear(x, weights, biases, norm=layer.ffn_norm, eps=config.rms_eps, activation=config.activation)
-    return add_projection(x, h, layer.down, layer.down_bias, layer.ffn_post_norm, config)
+    norm = {"norm": layer.ffn_norm, "eps": config.rms_eps}
+    (h,) = linear(x, weights, biases, **norm, activation=config.activation, positions=positions)
+    return add_projection(x, h, layer.down, layer.down_bias, layer.ffn_post_norm, config, positions)

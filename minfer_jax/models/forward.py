@@ -85,19 +85,26 @@ def hidden_states(
     for n, run in enumerate(params.runs):
         size = run.attn_norm.shape[0]
         is_last = n == len(params.runs) - 1
-        x, cache = _scan_layers(run, config, first, size - is_last, x, cache, attend)
+        x, cache = _scan_layers(run, config, first, size - is_last, x, positions, cache, attend)
         first += size
 
     last = params.runs[-1].at(size - 1)
     x, cache = attend(last, config.n_layers - 1, x, cache)
     if tail_ids is not None:
-        x = x.reshape(B * T, -1)[tail_ids]
-    x = feed_forward(last, config, x)
+        x, positions = x.reshape(B * T, -1)[tail_ids], None
+    x = feed_forward(last, config, x, positions)
     return rms_norm(x, params.final_norm, config.rms_eps), cache
 
 
 def _scan_layers(
-    run: Layer, config: Config, first: int, count: int, x: jax.Array, cache: KVCache | None, attend: Callable
+    run: Layer,
+    config: Config,
+    first: int,
+    count: int,
+    x: jax.Array,
+    positions: jax.Array,
+    cache: KVCache | None,
+    attend: Callable,
 ) -> tuple[jax.Array, KVCache | None]:
     """The first ``count`` layers of a run, traced once."""
     if count == 0:
@@ -107,7 +114,7 @@ def _scan_layers(
         x, cache = carry
         layer = run.at(i)
         x, cache = attend(layer, first + i, x, cache)
-        return (feed_forward(layer, config, x), cache), None
+        return (feed_forward(layer, config, x, positions), cache), None
 
     return jax.lax.scan(step, (x, cache), jnp.arange(count, dtype=jnp.int32))[0]
 
@@ -124,7 +131,7 @@ def _attention_block(
     cache: KVCache | None,
 ) -> tuple[jax.Array, KVCache | None]:
     """Residual plus attention of one layer: [B, T, D] -> [B, T, D]; the new keys and values go to the cache first."""
-    q, k, v = project_qkv(layer, config, x)
+    q, k, v = project_qkv(layer, config, x, positions)
     attend = native_attention.attend if layer.q.is_tiled else attention.attend
     h, cache = attend(config, layer, q, k, v, cos, sin, positions, window, cache, index)
-    return add_projection(x, h, layer.o, layer.o_bias, layer.attn_post_norm, config), cache
+    return add_projection(x, h, layer.o, layer.o_bias, layer.attn_post_norm, config, positions), cache

@@ -28,15 +28,19 @@ def linear(
     eps: float = 0.0,
     activation: str | None = None,
     residual: jax.Array | None = None,
+    positions: jax.Array | None = None,
 ) -> list[jax.Array]:
     """Products of one input with several weights: x [..., K] -> [..., N] for each, plus its bias [N] where it has one.
 
     norm: weight [K] of an RMSNorm of x, with ``eps``, in front. activation: of two weights, the one result is
     act(x @ first) * (x @ second). residual: [..., N], added to the first result.
+    positions: int32 [...]: rows at negative ones are padding, whose results mean nothing.
     """
     biases = biases or [None] * len(weights)
     if all(w.is_tiled for w in weights):
-        return products(x, weights, biases, norm=norm, eps=eps, activation=activation, residual=residual)
+        return products(
+            x, weights, biases, norm=norm, eps=eps, activation=activation, residual=residual, positions=positions
+        )
     if norm is not None:
         x = rms_norm(x, norm, eps)
     results = [matmul(x, w) for w in weights]

@@ -67,14 +67,15 @@ struct Matrix {
   int block, group;
   int offset, min_sign;
   bool d_is_exponent, scales_are_signed, has_codebook;
-  int8_t codebook[16];
+  uint8_t codebook[64];  // what a code stands for, plus 128; 16 entries, over and over
   const float* bias;  // [n] or null
 };
 
 // One call: rows of x, normed first if there is a norm, times one or more matrices.
 struct Product {
   int64_t m, k;
-  const float* x;           // [m, k]
+  const float* x;           // [m, k], or more rows of which only some are wanted
+  const int32_t* rows;      // [m] of x, residual and y that are wanted; null: all
   const float* norm;        // [k] weight of an RMSNorm, or null
   float eps;                // of that norm
   bool exact;               // float32 activations: asked for, or because a matrix is of a plain type
@@ -83,6 +84,8 @@ struct Product {
   const float* residual;    // [m, n] added to y[0], or null
   std::vector<float*> y;    // [m, n] each
   char* panel;              // panel_bytes(), 64-byte aligned
+
+  int64_t row(int64_t i) const { return rows ? rows[i] : i; }
 };
 
 // The kernels of one instruction set.

@@ -2,7 +2,10 @@
 
 #include "simd.h"
 
+#include "activations_kernel.h"
 #include "attention_kernel.h"
+#include "weights_kernel.h"
+
 #include "matmul_kernel.h"
 
 namespace minfer::MINFER_ISA {

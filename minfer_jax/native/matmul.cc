@@ -112,7 +112,7 @@ Matrix take_matrix(const Description& about, int64_t n, int64_t k, int64_t index
   w.type = Matrix::kPacked;
   w.low = about.low, w.high = about.high, w.block = about.block, w.group = about.group;
   w.offset = about.offset, w.min_sign = about.min_sign, w.has_codebook = about.has_codebook;
-  std::copy(about.codebook, about.codebook + 16, w.codebook);
+  for (int i = 0; i < 64; i++) w.codebook[i] = uint8_t(about.codebook[i % 16] + 128);
   w.codes = static_cast<const uint32_t*>(take(k * w.low / 32, {ffi::U32}));
   if (w.high) w.codes_high = static_cast<const uint32_t*>(take(k * w.high / 32, {ffi::U32}));
   w.d = take(k / w.block, {ffi::F16, ffi::U8});
@@ -169,8 +169,27 @@ void run(ffi::ThreadPool& pool, Product& product) {
   });
 }
 
-ffi::Error matmul(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::F32> norm,
-                  ffi::Buffer<ffi::F32> residual, ffi::BufferR0<ffi::S32> layer, ffi::RemainingArgs planes,
+// Leaves the rows at positions of 0 and more, and sets the others' results to zero.
+void select_rows(const int32_t* positions, Product& p) {
+  thread_local minfer::Scratch scratch;
+  int32_t* rows = scratch.take<int32_t>(p.m);
+  int64_t wanted = 0;
+  for (int64_t i = 0; i < p.m; i++) {
+    if (positions[i] >= 0) {
+      rows[wanted++] = int32_t(i);
+      continue;
+    }
+    for (size_t output = 0; output < p.y.size(); output++) {
+      int64_t n = p.matrices[output].n;
+      std::fill(p.y[output] + i * n, p.y[output] + (i + 1) * n, 0.0f);
+    }
+  }
+  if (wanted < p.m) p.rows = rows, p.m = wanted;
+}
+
+// Of rows that are padding, which have a negative position, only zeros come out.
+ffi::Error matmul(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::S32> positions,
+                  ffi::Buffer<ffi::F32> norm, ffi::Buffer<ffi::F32> residual, ffi::BufferR0<ffi::S32> layer, ffi::RemainingArgs planes,
                   ffi::RemainingRets outputs, ffi::Span<const int32_t> formats, float eps, int32_t gate, bool exact) {
   if (x.dimensions().size() != 2) return invalid("x is not [M, K]");
   Product p{};
@@ -198,6 +217,10 @@ ffi::Error matmul(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi
     if (int64_t(residual.element_count()) != p.m * p.matrices[0].n) return invalid("the residual is not [M, N]");
     p.residual = residual.typed_data();
   }
+  if (positions.element_count()) {
+    if (int64_t(positions.element_count()) != p.m) return invalid("the positions are not [M]");
+    select_rows(positions.typed_data(), p);
+  }
   if (p.m && p.k) run(pool, p);
   return ffi::Error::Success();
 }
@@ -208,6 +231,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(minfer_matmul, matmul,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::BufferR0<ffi::S32>>()

@@ -25,11 +25,13 @@ def products(
     eps: float = 0.0,
     activation: str | None = None,
     residual: jax.Array | None = None,
+    positions: jax.Array | None = None,
 ) -> list[jax.Array]:
     """``x @ w.T + bias`` for every tiled weight: x [..., K] float32 -> [..., N] float32 each.
 
     biases: [N] or None for each weight. norm: weight [K] of an RMSNorm of x with ``eps`` in front. activation ("silu"
     or "gelu"): of two weights, the one result act(first) * second. residual: [..., N], added to the first result.
+    positions: int32 [...]; a row at a negative one is padding, costs nothing and gives zeros.
     """
     if library() is None:
         raise UnsupportedError("implementation 'ffi' needs the native library; install again with a C++17 compiler")
@@ -37,6 +39,7 @@ def products(
     rows = x.reshape(-1, x.shape[-1])
     operands = [
         rows.astype(jnp.float32),
+        jnp.zeros(0, jnp.int32) if positions is None else positions.reshape(-1),
         nothing if norm is None else norm,
         nothing if residual is None else residual.reshape(len(rows), -1),
         next((w.index for w in weights if w.index is not None), jnp.int32(0)),
