@@ -18,7 +18,7 @@ from minfer_jax.models.forward import forward
 from minfer_jax.models.params import Params
 from minfer_jax.runtime.jitted import COMPILER_OPTIONS
 from minfer_jax.runtime.readback import Route, deliver
-from minfer_jax.sampling import Settings, adjust_logits, sample
+from minfer_jax.sampling import Settings, adjust_logits, argmax, sample
 
 NO_TOKEN = -1
 """In place of a token: the row had ended before this step."""
@@ -76,12 +76,8 @@ def _advance(
     """
     rows = jnp.arange(logits.shape[0])
     going = state.position >= 0
-    root = jax.random.wrap_key_data(settings.key, impl="threefry2x32")
-    keys = jax.vmap(lambda row, position: jax.random.fold_in(jax.random.fold_in(root, row), position))(
-        rows, jnp.maximum(state.position, 0)
-    )
     z = adjust_logits(processed, settings, state.in_prompt, state.counts)
-    token = sample(z, settings, keys, greedy)
+    token = argmax(z) if greedy else sample(z, settings, _keys(settings, state), greedy)
     logprob = logits[rows, token] - jax.nn.logsumexp(logits, -1)
     sound = jnp.isfinite(logits).all(-1) & jnp.isfinite(z.max(-1))
 
@@ -97,7 +93,17 @@ def _advance(
     return state, (jnp.where(going, jnp.where(sound, token, NOT_FINITE), NO_TOKEN), jnp.where(going, logprob, 0.0))
 
 
-@partial(jax.jit, donate_argnames="state")
+def _keys(settings: Settings, state: DecodeState) -> jax.Array:
+    """A key for the next token of every row [B]."""
+    root = jax.random.wrap_key_data(settings.key, impl="threefry2x32")
+
+    def key(row: jax.Array, position: jax.Array) -> jax.Array:
+        return jax.random.fold_in(jax.random.fold_in(root, row), position)
+
+    return jax.vmap(key)(jnp.arange(len(state.position)), jnp.maximum(state.position, 0))
+
+
+@partial(jax.jit, static_argnames="greedy", donate_argnames="state")
 def draw_tokens(
     logits: jax.Array,
     processed: jax.Array | None,
@@ -105,14 +111,16 @@ def draw_tokens(
     settings: Settings,
     ends: jax.Array,
     cancelled: jax.Array,
+    *,
+    greedy: bool,
 ) -> tuple[DecodeState, tuple[jax.Array, jax.Array]]:
     """The next token of every row from logits [B, V] that are there already: those of a prompt, or of a step whose
-    logits the host has ``processed``. ends, cancelled: as in :func:`decode`.
+    logits the host has ``processed``. ends, cancelled: as in :func:`decode`; greedy: what settings.greedy says.
 
     Returns the state (the one given is consumed) and (tokens int32 [1, B], logprobs float32 [1, B]).
     """
     state = _cancel(state, cancelled)
-    state, out = _advance(state, logits, logits if processed is None else processed, settings, ends)
+    state, out = _advance(state, logits, logits if processed is None else processed, settings, ends, greedy)
     return state, jax.tree.map(lambda x: x[None], out)
 
 

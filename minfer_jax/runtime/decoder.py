@@ -116,7 +116,9 @@ class Decoder:
             for row in np.flatnonzero(~ended):
                 processed[row] = self._process(int(row), logits[row])
         cancelled = pad_ended(ended, self._rows)
-        self._state, out = draw_tokens(logits, processed, self._state, self._settings, self._ends, cancelled)
+        self._state, out = draw_tokens(
+            logits, processed, self._state, self._settings, self._ends, cancelled, greedy=self._greedy
+        )
         self._produced += 1
         return jax.device_get(out)
 

@@ -1,8 +1,10 @@
 """One compiled program and what can be said about it."""
 
+import gc
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -73,10 +75,23 @@ def compile_program(
     set to ``settings``."""
     began = time.perf_counter()
     _thread.from_disk = False
-    with set_to(settings):
+    with set_to(settings), _no_collection():
         compiled = function.trace(*args, **static).lower().compile()
     function.clear_cache()  # else JAX keeps the executable for itself, and dropping a Program frees nothing
     return Program(shape, compiled, time.perf_counter() - began, _thread.from_disk)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without the garbage collector, which the many small objects of a trace call for: looking through all that JAX
+    has imported takes longer than the trace."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _note(event: str, **_: object) -> None:
