@@ -139,6 +139,7 @@ inline void quantize_row(const float* x, const Panel& panel, int row) {
     float largest;
     std::memcpy(&largest, &magnitude, sizeof largest);
     bool finite = largest <= std::numeric_limits<float>::max();
+    if (!finite) first = second = Floats{};  // they would become integers whose sums overflow
     float inverse = finite && largest > 1e-30f ? kLargestInteger / largest : 0;  // smaller ones are as good as zero
     float scale = finite ? largest / kLargestInteger : std::numeric_limits<float>::quiet_NaN();
     Ints a = round(first * broadcast(inverse)), c = round(second * broadcast(inverse));
