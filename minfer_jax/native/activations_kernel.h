@@ -38,7 +38,7 @@ MINFER_INLINE int panel_rows(int64_t left) {
 }
 
 inline Panel panel_at(const Product& p, int64_t row) {
-  return {panel_rows(p.m - row), p.k, p.panel + row * Panel::bytes_per_row(p.k, p.exact)};
+  return {panel_rows(p.end - row), p.k, p.panel + (row - p.begin) * Panel::bytes_per_row(p.k, p.exact)};
 }
 
 // Eight bytes, over and over.
@@ -156,7 +156,8 @@ inline void quantize_row(const float* x, const Panel& panel, int row) {
 
 inline void prepare(const Product& p, int64_t group) {
   thread_local Scratch scratch;
-  for (int64_t first = group * kRows; first < std::min(p.m, (group + 1) * kRows);) {
+  int64_t begin = p.begin + group * kRows;
+  for (int64_t first = begin; first < std::min(p.end, begin + kRows);) {
     Panel panel = panel_at(p, first);
     for (int row = 0; row < panel.rows; row++) {
       const float* x = p.x + p.row(first + row) * p.k;
@@ -176,6 +177,6 @@ inline void prepare(const Product& p, int64_t group) {
   }
 }
 
-inline size_t panel_bytes(const Product& p) { return p.m * Panel::bytes_per_row(p.k, p.exact); }
+inline size_t bytes_per_row(const Product& p) { return Panel::bytes_per_row(p.k, p.exact); }
 
 }  // namespace minfer::MINFER_ISA

@@ -83,7 +83,8 @@ struct Product {
   std::vector<Matrix> matrices;  // with a gate: two, and y[0] = act(x w0) * (x w1)
   const float* residual;    // [m, n] added to y[0], or null
   std::vector<float*> y;    // [m, n] each
-  char* panel;              // panel_bytes(), 64-byte aligned
+  int64_t begin, end;       // the rows that are at work, of m
+  char* panel;              // those rows made ready, bytes_per_row() each, 64-byte aligned
 
   int64_t row(int64_t i) const { return rows ? rows[i] : i; }
 };
@@ -91,13 +92,12 @@ struct Product {
 // The kernels of one instruction set.
 struct Kernels {
   const char* name;
-  // Rows of x that are made ready together; and the bytes that all of them take.
-  int rows;
-  size_t (*panel_bytes)(const Product&);
-  // Makes a group of rows ready: prepare(product, i) for every i below ceil(m / rows).
+  int rows;  // of x that are made ready together
+  size_t (*bytes_per_row)(const Product&);
+  // Makes a group of ``rows`` rows ready, of those at work.
   void (*prepare)(const Product&, int64_t group);
-  // Tiles begin .. end of output y[i], for rows from .. to of x, both multiples of ``rows`` or the last.
-  void (*multiply)(const Product&, size_t output, int64_t begin, int64_t end, int64_t from, int64_t to);
+  // Tiles begin .. end of output y[i], for the rows at work.
+  void (*multiply)(const Product&, size_t output, int64_t begin, int64_t end);
   AttentionKernels attention;
 };
 

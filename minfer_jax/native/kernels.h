@@ -10,6 +10,6 @@
 
 namespace minfer::MINFER_ISA {
 
-constexpr Kernels make_kernels(const char* name) { return {name, kRows, panel_bytes, prepare, multiply, kAttention}; }
+constexpr Kernels make_kernels(const char* name) { return {name, kRows, bytes_per_row, prepare, multiply, kAttention}; }
 
 }  // namespace minfer::MINFER_ISA

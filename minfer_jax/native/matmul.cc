@@ -145,28 +145,27 @@ Matrix take_layer(Reader& reader, int32_t layer, int64_t n, int64_t k, Operands&
   return chosen;
 }
 
+// As many rows of x at a time as stay in a core's cache; then tiles of the outputs are the threads' items.
 void run(ffi::ThreadPool& pool, Product& product) {
+  constexpr int64_t kMostRows = 256, kGrain = 8;
   const minfer::Kernels& kernels = minfer::kernels();
   thread_local minfer::Scratch scratch;
-  product.panel = scratch.take<char>(kernels.panel_bytes(product));
-  int64_t groups = (product.m + kernels.rows - 1) / kernels.rows;
-  minfer::parallel_for(pool, groups, [&](int64_t group) { kernels.prepare(product, group); });
-
-  // An item is a tile of an output for as many rows of x as stay in a core's cache.
-  constexpr int64_t kMostRows = 256, kGrain = 8;
+  product.panel = scratch.take<char>(std::min(product.m, kMostRows) * kernels.bytes_per_row(product));
   std::vector<int64_t> tiles;
   for (size_t i = 0; i < product.y.size(); i++) tiles.push_back((product.matrices[i].n + minfer::kTile - 1) / minfer::kTile);
-  int64_t chunks = (product.m + kMostRows - 1) / kMostRows, all = std::accumulate(tiles.begin(), tiles.end(), int64_t(0));
-  minfer::parallel_runs(pool, chunks * all, kGrain, [&](int64_t begin, int64_t end) {
-    while (begin < end) {
-      int64_t from = begin / all * kMostRows, tile = begin % all;
-      size_t output = 0;
-      while (tile >= tiles[output]) tile -= tiles[output++];
-      int64_t n = std::min(end - begin, tiles[output] - tile);
-      kernels.multiply(product, output, tile, tile + n, from, std::min(product.m, from + kMostRows));
-      begin += n;
-    }
-  });
+  int64_t all = std::accumulate(tiles.begin(), tiles.end(), int64_t(0));
+
+  for (product.begin = 0; product.begin < product.m; product.begin = product.end) {
+    product.end = std::min(product.m, product.begin + kMostRows);
+    int64_t groups = (product.end - product.begin + kernels.rows - 1) / kernels.rows;
+    minfer::parallel_for(pool, groups, [&](int64_t group) { kernels.prepare(product, group); });
+    minfer::parallel_runs(pool, all, kGrain, [&](int64_t begin, int64_t end) {
+      for (size_t output = 0; output < tiles.size(); begin -= tiles[output], end -= tiles[output], output++) {
+        int64_t last = std::min(end, tiles[output]);
+        if (begin < last) kernels.multiply(product, output, std::max<int64_t>(begin, 0), last);
+      }
+    });
+  }
 }
 
 // Leaves the rows at positions of 0 and more, and sets the others' results to zero.

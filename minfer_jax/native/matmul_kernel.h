@@ -130,8 +130,8 @@ inline void store_lanes(float* to, const Floats& x, int lanes) {
   for (int i = 0; i < lanes; i++) to[i] = padded[i];
 }
 
-// Tiles begin .. end of an output, for rows from .. to of x.
-inline void multiply(const Product& p, size_t output, int64_t begin, int64_t end, int64_t from, int64_t to) {
+// Tiles begin .. end of an output, for the rows at work.
+inline void multiply(const Product& p, size_t output, int64_t begin, int64_t end) {
   thread_local Scratch scales, other_scales;
   bool gated = p.gate != Product::kNone;
   const Matrix &w = p.matrices[output], &other = p.matrices[gated ? 1 : output];
@@ -141,7 +141,7 @@ inline void multiply(const Product& p, size_t output, int64_t begin, int64_t end
     int lanes = int(std::min<int64_t>(kTile, w.n - column));
     Tile tile{w, index, expand_scales(w, index, scales), p.exact};
     Tile other_tile{other, index, gated ? expand_scales(other, index, other_scales) : Scales{}, p.exact};
-    for (int64_t row = from; row < to;) {
+    for (int64_t row = p.begin; row < p.end;) {
       Panel x = panel_at(p, row);
       Floats sums[kRows], others[kRows];
       multiply_w(tile, x, sums);
