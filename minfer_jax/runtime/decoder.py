@@ -17,6 +17,7 @@ from minfer_jax.runtime.buckets import (
     trip_count,
 )
 from minfer_jax.runtime.decode import draw_tokens, grow_cache, start_state
+from minfer_jax.runtime.program import no_collection
 from minfer_jax.runtime.runtime import Runtime
 from minfer_jax.sampling import Settings
 
@@ -116,9 +117,10 @@ class Decoder:
             for row in np.flatnonzero(~ended):
                 processed[row] = self._process(int(row), logits[row])
         cancelled = pad_ended(ended, self._rows)
-        self._state, out = draw_tokens(
-            logits, processed, self._state, self._settings, self._ends, cancelled, greedy=self._greedy
-        )
+        with no_collection():  # the first call compiles
+            self._state, out = draw_tokens(
+                logits, processed, self._state, self._settings, self._ends, cancelled, greedy=self._greedy
+            )
         self._produced += 1
         return jax.device_get(out)
 

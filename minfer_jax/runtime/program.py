@@ -17,6 +17,19 @@ from minfer_jax.runtime.keys import Shape, placement, set_to
 _thread = threading.local()  # of a thread that compiles: whether the executable came from disk
 
 
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Without the garbage collector, which the many small objects of a trace call for: looking through all that JAX
+    has imported takes longer than the trace."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 class Program:
     """An executable for one shape. Call it with the arrays it was compiled for; static arguments are part of it.
 
@@ -75,23 +88,10 @@ def compile_program(
     set to ``settings``."""
     began = time.perf_counter()
     _thread.from_disk = False
-    with set_to(settings), _no_collection():
+    with set_to(settings), no_collection():
         compiled = function.trace(*args, **static).lower().compile()
     function.clear_cache()  # else JAX keeps the executable for itself, and dropping a Program frees nothing
     return Program(shape, compiled, time.perf_counter() - began, _thread.from_disk)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Without the garbage collector, which the many small objects of a trace call for: looking through all that JAX
-    has imported takes longer than the trace."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _note(event: str, **_: object) -> None:
