@@ -134,9 +134,9 @@ class Comparison:
             decode = self._in_turns(f"tg{N_DECODE}", N_DECODE, ("decode", N_DECODE), ours, peer, rounds)
             for n in N_PROMPTS:
                 self._in_turns(f"pp{n}", n, ("prefill", n), ours, peer, rounds)
-            weights = ours.ask("step_bytes", N_DECODE), weights_of_token(self._path)
             self.result["idle_share"] = {OURS: ours.idle_share(), PEER: peer.idle_share()}
             self._memory("generating", ours, peer)
+            weights = ours.ask("step_bytes", N_DECODE), weights_of_token(self._path)
         self._row("tg, weights of a token", "MB", weights[0] / 1e6, weights[1] / 1e6)
         share = [100 * size * rate / 1e9 / read_bandwidth for size, rate in zip(weights, decode, strict=True)]
         self._row("  of the read bandwidth", "%", share[0], share[1])
