@@ -5,7 +5,8 @@ import jax.numpy as jnp
 
 from minfer_jax.models.config import Config
 from minfer_jax.models.linear import linear, rms_norm
-from minfer_jax.models.params import Layer, Weight
+from minfer_jax.models.params import Layer
+from minfer_jax.quant import Weight
 
 
 def soft_cap(x: jax.Array, cap: float) -> jax.Array:

@@ -90,9 +90,10 @@ def hidden_states(
 
     last = params.runs[-1].at(size - 1)
     x, cache = attend(last, config.n_layers - 1, x, cache)
+    at: jax.Array | None = positions
     if tail_ids is not None:
-        x, positions = x.reshape(B * T, -1)[tail_ids], None
-    x = feed_forward(last, config, x, positions)
+        x, at = x.reshape(B * T, -1)[tail_ids], None
+    x = feed_forward(last, config, x, at)
     return rms_norm(x, params.final_norm, config.rms_eps), cache
 
 

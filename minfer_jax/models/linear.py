@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import jax
 
-from minfer_jax.models.params import Weight
-from minfer_jax.quant import matmul
+from minfer_jax.quant import Weight, matmul
 from minfer_jax.quant.native_matmul import products
 
 

@@ -8,6 +8,7 @@ from minfer_jax.models.cache import KVCache
 from minfer_jax.models.config import Config
 from minfer_jax.models.params import Layer
 from minfer_jax.native import ATTENTION
+from minfer_jax.native.call import native_call
 
 
 def attend(
@@ -37,14 +38,12 @@ def attend(
         operands += [cache.k, cache.v, jnp.asarray(index, jnp.int32)]
         stored = (cache.k, cache.v)
     first = 1 if cache is None else 9
-    call = jax.ffi.ffi_call(
+    shapes = [jax.ShapeDtypeStruct((*q.shape[:2], config.n_heads * config.head_dim), jnp.float32)]
+    out, *stored = native_call(
         ATTENTION,
-        [jax.ShapeDtypeStruct((*q.shape[:2], config.n_heads * config.head_dim), jnp.float32)]
-        + [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in stored],
-        input_output_aliases={first: 1, first + 1: 2},
-    )
-    out, *stored = call(
-        *operands,
+        shapes + [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in stored],
+        operands,
+        aliases={first: 1, first + 1: 2},
         eps=np.float32(config.rms_eps),
         scale=np.float32(config.attention_scale),
         softcap=np.float32(config.attention_softcap),

@@ -9,9 +9,7 @@ from typing import Any
 
 import jax
 
-from minfer_jax.quant import MixedStack, QuantTensor
-
-Weight = QuantTensor | MixedStack
+from minfer_jax.quant import QuantTensor, Weight
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from minfer_jax.quant.convert import to_stack, to_tensor, to_vector
 from minfer_jax.quant.formats import PACKED, PLAIN, Format
 from minfer_jax.quant.matmul import IMPLEMENTATIONS, matmul
-from minfer_jax.quant.mixed import MixedStack
+from minfer_jax.quant.mixed import MixedStack, Weight
 from minfer_jax.quant.tensor import QuantTensor
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Format",
     "MixedStack",
     "QuantTensor",
+    "Weight",
     "matmul",
     "to_stack",
     "to_tensor",

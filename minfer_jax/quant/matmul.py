@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from minfer_jax.errors import UnsupportedError
-from minfer_jax.quant.mixed import MixedStack
+from minfer_jax.quant.mixed import Weight
 from minfer_jax.quant.native_matmul import products
 from minfer_jax.quant.tensor import QuantTensor
 
 
-def matmul(x: jax.Array, w: QuantTensor | MixedStack, implementation: str | None = None) -> jax.Array:
+def matmul(x: jax.Array, w: Weight, implementation: str | None = None) -> jax.Array:
     """``x @ w.T`` with float32 accumulation: x [..., K] float32, w N x K -> [..., N] float32.
 
     implementation: None takes the one that the tensor was loaded for; a name forces one.
@@ -23,19 +23,19 @@ def matmul(x: jax.Array, w: QuantTensor | MixedStack, implementation: str | None
     return IMPLEMENTATIONS[name](x, w)
 
 
-def _dense(x: jax.Array, w: QuantTensor) -> jax.Array:
+def _dense(x: jax.Array, w: Weight) -> jax.Array:
     """Plain weights as they are: float32 in full precision; 16-bit ones take x rounded to their own dtype."""
-    if w.is_packed:
+    if not isinstance(w, QuantTensor) or w.is_packed:
         raise UnsupportedError(f"implementation 'dense' needs plain weights, not {w.format}: load with dense")
     return _dot(x, w.planes["values"])
 
 
-def _xla(x: jax.Array, w: QuantTensor) -> jax.Array:
+def _xla(x: jax.Array, w: Weight) -> jax.Array:
     """Weights expanded to float32 inside the program, then a float32 product: the oracle of the faster ones."""
     return _dot(x, w.values().astype(jnp.float32))
 
 
-def _ffi(x: jax.Array, w: QuantTensor) -> jax.Array:
+def _ffi(x: jax.Array, w: Weight) -> jax.Array:
     """Tiled weights by the native kernels."""
     return products(x, [w], [None])[0]
 
@@ -51,7 +51,7 @@ def _dot(x: jax.Array, values: jax.Array) -> jax.Array:
     )
 
 
-IMPLEMENTATIONS: dict[str, Callable[[jax.Array, QuantTensor], jax.Array]] = {
+IMPLEMENTATIONS: dict[str, Callable[[jax.Array, Weight], jax.Array]] = {
     "dense": _dense,
     "xla": _xla,
     "ffi": _ffi,

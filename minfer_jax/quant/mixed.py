@@ -25,8 +25,9 @@ class MixedStack:
     places: tuple[tuple[int, int], ...]
     index: Array | None = None
 
-    is_tiled = True
+    format = "mixed formats"
     implementation = "ffi"
+    is_packed = is_tiled = True
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -54,5 +55,7 @@ class MixedStack:
         own = [self.stacks[stack].layer(i).values().astype(jnp.float32) for stack, i in self.places]
         return jnp.stack(own) if self.index is None else jnp.stack(own)[self.index]
 
+
+Weight = QuantTensor | MixedStack
 
 jax.tree_util.register_dataclass(MixedStack, ["stacks", "index"], ["places"])

@@ -7,18 +7,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from minfer_jax.errors import UnsupportedError
-from minfer_jax.native import MATMUL, library
+from minfer_jax.native import MATMUL
+from minfer_jax.native.call import native_call
 from minfer_jax.quant import formats, planes
-from minfer_jax.quant.mixed import MixedStack
-from minfer_jax.quant.tensor import QuantTensor
+from minfer_jax.quant.mixed import MixedStack, Weight
 
 _GATES = {None: 0, "silu": 1, "gelu": 2}
 
 
 def products(
     x: jax.Array,
-    weights: Sequence[QuantTensor | MixedStack],
+    weights: Sequence[Weight],
     biases: Sequence[jax.Array | None],
     *,
     norm: jax.Array | None = None,
@@ -33,8 +32,6 @@ def products(
     or "gelu"): of two weights, the one result act(first) * second. residual: [..., N], added to the first result.
     positions: int32 [...]; a row at a negative one is padding, costs nothing and gives zeros.
     """
-    if library() is None:
-        raise UnsupportedError("implementation 'ffi' needs the native library; install again with a C++17 compiler")
     nothing = jnp.zeros(0, jnp.float32)
     rows = x.reshape(-1, x.shape[-1])
     operands = [
@@ -54,9 +51,10 @@ def products(
         described += [number for place in places for number in place]
         operands += [] if bias is None else [bias]
     results = [jax.ShapeDtypeStruct((len(rows), w.shape[0]), jnp.float32) for w in weights]
-    call = jax.ffi.ffi_call(MATMUL, results[:1] if activation else results)
-    out = call(
-        *operands,
+    out = native_call(
+        MATMUL,
+        results[:1] if activation else results,
+        operands,
         formats=np.array(described, np.int32),
         eps=np.float32(eps),
         gate=np.int32(_GATES[activation]),

@@ -11,8 +11,8 @@ from gguf import GGMLQuantizationType
 
 import minfer_jax as mj
 from minfer_jax.gguf import RawTensor
+from minfer_jax.native import call
 from minfer_jax.quant import PACKED, QuantTensor, to_stack, to_tensor
-from minfer_jax.quant import native_matmul as native_matmul_module
 from minfer_jax.quant.native_matmul import products
 from tests.native.matmul import allowed, assert_product, assert_same_bits, inputs, multiply, raw, weight
 
@@ -161,6 +161,6 @@ def test_wrong_operands_are_refused_in_one_line(weights, arguments, message):
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(native_matmul_module, "library", lambda: None)
+    monkeypatch.setattr(call, "library", lambda: None)
     with pytest.raises(mj.UnsupportedError, match="'ffi' needs the native library; install again with a C"):
         products(X, [W], [None])
