@@ -46,12 +46,30 @@ def smol_model(smol135: Path) -> Model:
 
 
 @pytest.fixture(scope="session")
+def smol_exact(smol135: Path) -> Model:
+    """SmolLM2-135M with everything in float32, by whatever implementation is the default here."""
+    return load(smol135, precision="exact")
+
+
+@pytest.fixture(scope="session")
 def qwen_model(qwen05: Path) -> Model:
     """Qwen2.5-Coder-0.5B as load() gives it by default; use with the `models` marker."""
     return load(qwen05)
 
 
 @pytest.fixture(scope="session")
+def qwen_exact(qwen05: Path) -> Model:
+    """Qwen2.5-Coder-0.5B in the manner of ``smol_exact``; use with the `models` marker."""
+    return load(qwen05, precision="exact")
+
+
+@pytest.fixture(scope="session")
 def gemma_model(gemma270: Path) -> Model:
     """Gemma-3-270M as load() gives it by default; use with the `models` marker."""
     return load(gemma270)
+
+
+@pytest.fixture(scope="session")
+def gemma_exact(gemma270: Path) -> Model:
+    """Gemma-3-270M in the manner of ``smol_exact``; use with the `models` marker."""
+    return load(gemma270, precision="exact")

@@ -23,7 +23,7 @@ def test_all_else_is_refused_by_name(value: object) -> None:
 
 def test_numpy_integers_as_arguments(tiny_gguf) -> None:
     n = np.int64(64)
-    model = mj.load(tiny_gguf("llama"), dtype="float32", n_ctx=n)
+    model = mj.load(tiny_gguf("llama"), n_ctx=n)
     assert model.config.n_ctx == 64 and type(model.config.n_ctx) is int
     assert mj.score(model, [("in the", " end")], batch_tokens=n) == mj.score(
         model, [("in the", " end")], batch_tokens=64

@@ -15,6 +15,7 @@ from gguf import GGUFReader, GGUFWriter
 
 import minfer_jax as mj
 from tests.gguf.fuzz import mutated_files
+from tests.native.built import needs_library
 from tests.tiny import CASES, write_tiny
 
 SOURCES = ("llama-yarn", "gemma3-linear", "phi3-longrope", "qwen2", "quant-legacy")
@@ -29,7 +30,7 @@ def test_2000_damaged_models_load_or_are_refused(tiny_gguf, tmp_path):
         path.write_bytes(content)
         start = time.monotonic()
         try:
-            model = mj.load(path, dtype="float32")
+            model = mj.load(path)
             assert sum(leaf.nbytes for leaf in jax.tree.leaves(model.params)) < 50e6, label
             ends["loaded"] += 1
         except mj.MinferError as error:
@@ -64,10 +65,13 @@ def test_impossible_metadata(tmp_path, key, value, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"implementation": "cuda"}, "implementation is 'cuda'; choose one of dense, xla"),
+        ({"implementation": "cuda"}, "implementation is 'cuda'; choose one of dense, xla, ffi"),
         ({"dtype": "float16"}, "float16 overflows"),
         ({"dtype": "int8"}, "dtype is 'int8'; choose float32 or bfloat16"),
         ({"implementation": ["dense"]}, "implementation is .'dense'"),
+        ({"precision": "half"}, "precision is 'half'; choose default or exact"),
+        ({"precision": ["exact"]}, "precision is .'exact'"),
+        ({"precision": "exact", "dtype": "bfloat16"}, "bfloat16 rounds the weights; precision exact needs float32"),
         ({"n_ctx": 2**31}, "n_ctx is 2147483648"),
         ({"n_ctx": 0}, "n_ctx is 0"),
         ({"n_ctx": 1.5}, "n_ctx is 1.5"),
@@ -104,14 +108,54 @@ def test_i01_a_device_that_is_missing(tiny_gguf):
 def test_provenance(smol135):
     model = mj.load(smol135)
     said = model.provenance
-    assert said["quantisation"] == {"F32": 61, "Q4_1": 210, "Q8_0": 1}
-    assert said["implementation"] == "dense" and said["dtype"] == "float32" and said["architecture"] == "llama"
+    assert said["quantisation"] == {"F32": 61, "Q4_1": 210, "Q8_0": 1} and said["architecture"] == "llama"
     assert said["versions"]["jax"] == jax.__version__
     assert repr(model) == (
-        "Model(SmolLM2-135M-Instruct.Q4_1.gguf, llama, 30 layers of 576, Q4_1x210 F32x61 Q8_0x1, dense float32, "
-        "n_ctx 8192)"
+        "Model(SmolLM2-135M-Instruct.Q4_1.gguf, llama, 30 layers of 576, Q4_1x210 F32x61 Q8_0x1, "
+        f"{said['implementation']} {said['dtype']}, n_ctx 8192)"
     )
     assert model.sha256() == "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+
+NATIVE, DENSE = {"implementation": "ffi", "dtype": "packed"}, {"implementation": "dense", "dtype": "float32"}
+NUMERICS = [
+    ({"dtype": "float32"}, DENSE),
+    ({"dtype": "bfloat16"}, DENSE | {"dtype": "bfloat16"}),
+    ({"implementation": "dense"}, DENSE),
+    ({"implementation": "dense", "precision": "exact"}, DENSE),
+    ({"implementation": "xla"}, {"implementation": "xla", "dtype": "packed"}),
+]
+
+
+def numerics(model: mj.Model) -> dict[str, str]:
+    return {key: value for key, value in model.provenance.items() if key in ("implementation", "dtype", "precision")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        *NUMERICS,
+        pytest.param({}, NATIVE | {"precision": "default"}, marks=needs_library),
+        pytest.param({"precision": "default"}, NATIVE | {"precision": "default"}, marks=needs_library),
+        pytest.param({"precision": "exact"}, NATIVE | {"precision": "exact"}, marks=needs_library),
+        pytest.param({"implementation": "ffi"}, NATIVE | {"precision": "default"}, marks=needs_library),
+    ],
+)
+def test_the_numerics_are_those_asked_for(tiny_gguf, arguments, wanted):
+    """Native kernels unless expanded weights are asked for; and the products do what is said of them."""
+    model = mj.load(tiny_gguf("quant-legacy"), **arguments)
+    assert numerics(model) == wanted
+    q = model.params.runs[0].q
+    assert q.is_tiled == (wanted["implementation"] == "ffi") and q.exact == (wanted.get("precision") == "exact")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [*NUMERICS, ({}, DENSE), ({"precision": "default"}, DENSE), ({"precision": "exact"}, DENSE)],
+)
+def test_the_numerics_without_a_native_library(tiny_gguf, arguments, wanted, monkeypatch):
+    monkeypatch.setattr(sys.modules["minfer_jax.load"], "library", lambda: None)
+    assert numerics(mj.load(tiny_gguf("quant-legacy"), **arguments)) == wanted
 
 
 def test_bfloat16_halves_the_weights(tiny_gguf):
@@ -124,7 +168,7 @@ def test_bfloat16_halves_the_weights(tiny_gguf):
 
 
 def first_logprobs(path) -> np.ndarray:
-    model = mj.load(path, dtype="float32")
+    model = mj.load(path)
     ids = CASES["llama"].tokens()
     return np.array(mj.score_tokens(model, [(ids[:1], ids[1:])])[0].token_logprobs)
 

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from tests.promises import LARGEST
+
 README = Path(__file__).parent.parent / "README.md"
 
 
@@ -12,7 +14,7 @@ def test_python_blocks_run(smol135, capsys):
     names: dict = {}
     for block in blocks:
         exec(compile(block, str(README), "exec"), names)
-    assert names["scores"][0].is_greedy and abs(names["scores"][0].logprob + 0.25808) < 1e-3  # llama.cpp's value
+    assert names["scores"][0].is_greedy and abs(names["scores"][0].logprob + 0.25808) < LARGEST  # llama.cpp's value
     assert names["out"].text.startswith(" Paris.") and " Paris.\n" in capsys.readouterr().out
     # The forward by hand gives the greedy text, too, and so does the loop.
     assert names["out"].text.startswith(names["tokenizer"].decode(names["output"])) and len(names["output"]) == 8

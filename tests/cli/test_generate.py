@@ -19,7 +19,8 @@ def test_generate_prints_the_text_of_the_oracle(run, smol135: Path, golden) -> N
 def test_generate_json(run, smol135: Path, golden) -> None:
     want = golden["greedy"]
     stdin = want["prompt"].encode() + b"\r\n"
-    got = run("generate", smol135, "-", *GREEDY, "--max-tokens", len(want["ids"]), "--json", stdin=stdin).json
+    arguments = (*GREEDY, "--max-tokens", len(want["ids"]), "--precision", "exact", "--json")
+    got = run("generate", smol135, "-", *arguments, stdin=stdin).json
     assert got["text"] == want["text"] and got["tokens"] == want["ids"]
     assert got["token_logprobs"] == pytest.approx(want["logprobs"], abs=1e-3)
     assert got["finish_reason"] == "length" and got["stopped_by"] is None

@@ -8,28 +8,31 @@ import pytest
 from minfer_jax.cli import score
 from minfer_jax.tokenizer import Tokenizer
 from tests.cli.conftest import assert_one_error
+from tests.promises import LARGEST
 from tests.tiny import CASES
 
 NEAR = 1e-3
+EXACT = ("--precision", "exact")
 
 
 def lines(*rows: object) -> bytes:
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
-def test_s01_text_has_the_values_of_the_oracle(run, smol135: Path, golden) -> None:
+@pytest.mark.parametrize(("options", "near"), [((), LARGEST), (EXACT, NEAR)], ids=["default", "exact"])
+def test_s01_text_has_the_values_of_the_oracle(run, smol135: Path, golden, options: tuple, near: float) -> None:
     want = golden["text"]
-    got = run("score", smol135, "--text", want["text"], "--json").json
+    got = run("score", smol135, "--text", want["text"], "--json", *options).json
     assert got["tokens"] == want["ids"]
     assert got["token_logprobs"][0] is None is want["token_logprobs"][0]
-    assert got["token_logprobs"][1:] == pytest.approx(want["token_logprobs"][1:], abs=NEAR)
-    assert got["model"]["file"] == [smol135.name] and got["model"]["dtype"] == "float32"
+    assert got["token_logprobs"][1:] == pytest.approx(want["token_logprobs"][1:], abs=near)
+    assert got["model"]["file"] == [smol135.name] and got["model"]["implementation"] in ("ffi", "dense")
 
 
 def test_s02_multiple_choice(run, smol135: Path, golden) -> None:
     want = golden["choices"]
     options = [argument for choice in want["choices"] for argument in ("--continuation", choice)]
-    got = run("score", smol135, "--context", want["context"], *options, "--json").json
+    got = run("score", smol135, "--context", want["context"], *options, "--json", *EXACT).json
     assert got["sums"] == pytest.approx(want["logprobs"], abs=NEAR)
     assert got["best_by_sum"] == 0
 
@@ -41,7 +44,7 @@ def test_s02_rows_of_every_kind_in_order(run, smol135: Path, golden) -> None:
         {"text": text["text"], "source": "ignored"},
         {"context": animal["context"], "choices": animal["choices"]},
     ]
-    outcome = run("score", smol135, "-", stdin=lines(*requests))
+    outcome = run("score", smol135, "-", *EXACT, stdin=lines(*requests))
     assert outcome.code == 0
     *scores, whole, choice = outcome.rows
     assert [row["line"] for row in outcome.rows] == [1, 2, 3, 4, 5]
@@ -129,7 +132,7 @@ def test_s03_empty_and_truncated_are_told(run, tiny_gguf) -> None:
 
 
 def test_score_table_shows_tokens(run, smol135: Path, golden) -> None:
-    outcome = run("score", smol135, "--context", "The capital of France is", "--continuation", " Paris")
+    outcome = run("score", smol135, "--context", "The capital of France is", "--continuation", " Paris", *EXACT)
     assert outcome.code == 0 and outcome.err == ""
     assert '7042  " Paris"  -0.258' in outcome.out
 
@@ -164,7 +167,14 @@ def test_score_wrong_usage(run, options: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("--dtype", "float16"), ("--dtype", "int3"), ("--implementation", "magic"), ("--n-ctx", "0"), ("--pre", "no")],
+    [
+        ("--dtype", "float16"),
+        ("--dtype", "int3"),
+        ("--implementation", "magic"),
+        ("--precision", "half"),
+        ("--n-ctx", "0"),
+        ("--pre", "no"),
+    ],
 )
 def test_n01_refused_loading_options_are_named(run, tiny_gguf, option: str, value: str) -> None:
     outcome = run("score", tiny_gguf(next(iter(CASES))), "--text", "a", option, value)

@@ -13,6 +13,7 @@ from minfer_jax.model import Model
 from minfer_jax.sampling import Sampler
 from minfer_jax.scoring import score_tokens
 from tests.generation.golden import GOLDEN
+from tests.promises import LARGEST
 
 GREEDY = Sampler(temperature=0)
 COUNTING = GOLDEN["smol135"]["short"][2]  # "1, 2, 3, 4," -> " 5, 6, 7, 8, 9, "
@@ -186,5 +187,5 @@ def test_a_generation_goes_to_json(smol_model: Model) -> None:
     out = generate(smol_model, COUNTING["prompt"], max_tokens=2, sampler=GREEDY)
     record = json.loads(json.dumps(out.to_dict(), allow_nan=False))
     assert record == out.to_dict()
-    assert record["token_logprobs"] == pytest.approx(COUNTING["logprobs"][:2], abs=0.001)
+    assert record["token_logprobs"] == pytest.approx(COUNTING["logprobs"][:2], abs=LARGEST)
     assert record["usage"]["total_tokens"] == len(COUNTING["prompt_ids"]) + 2

@@ -15,7 +15,7 @@ GOLDEN = json.loads((Path(__file__).parent.parent / "data" / "rope_smollm2.json"
 
 def text_logprobs(path) -> np.ndarray:
     ids = GOLDEN["ids"]
-    return np.array(mj.score_tokens(mj.load(path), [(ids[:1], ids[1:])])[0].token_logprobs)
+    return np.array(mj.score_tokens(mj.load(path, precision="exact"), [(ids[:1], ids[1:])])[0].token_logprobs)
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,24 @@ from minfer_jax.gguf import RawTensor
 from minfer_jax.models import attention, blocks, logits, rope
 from minfer_jax.models.linear import rms_norm
 from minfer_jax.quant import to_tensor
+from tests.native.built import needs_library
 
 B, T = 2, 5
 
 
 @pytest.fixture(scope="module")
-def model(tiny_gguf):
-    return mj.load(tiny_gguf("gemma3"), dtype="float32")  # windows, two rope tables, QK-norm, post-norms
+def dense(tiny_gguf):
+    return mj.load(tiny_gguf("gemma3"), implementation="dense")  # windows, two rope tables, QK-norm, post-norms
+
+
+@pytest.fixture(scope="module")
+def native(tiny_gguf):
+    return mj.load(tiny_gguf("gemma3"), implementation="ffi")
+
+
+@pytest.fixture(params=["dense", pytest.param("native", marks=needs_library)])
+def model(request):
+    return request.getfixturevalue(request.param)
 
 
 def batch():
@@ -33,8 +44,8 @@ class PublicFunctionTest(chex.TestCase):
     """Each function twice: inside jit and outside."""
 
     @pytest.fixture(autouse=True)
-    def _model(self, model):
-        self.params, self.config = model.params, model.config
+    def _model(self, dense):
+        self.params, self.config = dense.params, dense.config
 
     def arguments(self, cached):
         cache = mj.init_cache(self.config, B, 16) if cached else None
@@ -105,9 +116,18 @@ class PublicFunctionTest(chex.TestCase):
         chex.assert_shape((cache.k, cache.v), (config.n_layers, B, config.n_kv_heads, 16, config.head_dim))
 
 
-@pytest.mark.parametrize("implementation", ["dense", "ffi"])
+@needs_library
+class NativeFunctionTest(PublicFunctionTest):
+    """The same with native kernels."""
+
+    @pytest.fixture(autouse=True)
+    def _model(self, native):
+        self.params, self.config = native.params, native.config
+
+
+@pytest.mark.parametrize("implementation", ["dense", pytest.param("ffi", marks=needs_library)])
 @pytest.mark.parametrize("vocab", [1, 37, 8192, 8193, 20000])
-def test_token_logprobs_over_several_chunks(model, vocab, implementation):
+def test_token_logprobs_over_several_chunks(dense, vocab, implementation):
     """Vocabularies below, at and above the chunk; the first, the last and ties included; padding of tiles is not."""
     rng = np.random.default_rng(vocab)
     weight = rng.normal(size=(vocab, 8)).astype(np.float32)
@@ -117,7 +137,7 @@ def test_token_logprobs_over_several_chunks(model, vocab, implementation):
     part = RawTensor("w", GGMLQuantizationType.F32, weight.shape, weight.view(np.uint8))
     head = to_tensor(part, implementation, "float32")
     params = mj.Params(head, (), jnp.ones(8), None, jnp.ones((1, 1)))
-    logprob, greedy = mj.token_logprobs(params, model.config, jnp.asarray(hidden), jnp.asarray(targets))
+    logprob, greedy = mj.token_logprobs(params, dense.config, jnp.asarray(hidden), jnp.asarray(targets))
     z = hidden.astype(np.float64) @ weight.T.astype(np.float64)
     peak = z.max(-1, keepdims=True)
     oracle = z - peak - np.log(np.exp(z - peak).sum(-1, keepdims=True))
@@ -126,9 +146,9 @@ def test_token_logprobs_over_several_chunks(model, vocab, implementation):
     np.testing.assert_array_equal(greedy, tied)
 
 
-def test_attention_equals_float64(model, monkeypatch):
+def test_attention_equals_float64(dense, monkeypatch):
     """Grouped heads, window, padding keys and the query chunks, against a plain numpy attention."""
-    config = model.config
+    config = dense.config
     monkeypatch.setattr(attention, "_MOST_SCORES", 128 * 1024 * config.n_heads)  # eight chunks of queries
     H, G, D, S = config.n_heads, config.n_kv_heads, config.head_dim, 1024
     rng = np.random.default_rng(0)

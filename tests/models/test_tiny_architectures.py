@@ -11,6 +11,7 @@ import pytest
 from minfer_jax.load import load
 from minfer_jax.model import Model
 from minfer_jax.models import forward, init_cache, linear
+from tests.native.built import needs_library
 from tests.tiny import CASES, WITHOUT, write_tiny
 
 # Observed: 5e-5. llama.cpp reads GELU from a table of 16-bit floats, so Gemma's golden values are off by 8e-4.
@@ -59,12 +60,14 @@ def test_packed_weights_give_the_same_logits(name, tiny_gguf, tiny_golden):
     _assert_golden(_run(model, tiny_golden["cases"][name]["tokens"]), tiny_golden, name)
 
 
+@needs_library
 @pytest.mark.parametrize("name", CASES)
 def test_native_products_give_the_same_logits(name, tiny_gguf, tiny_golden):
     model = load_f32(tiny_gguf(name), implementation="ffi", precision="exact")
     _assert_golden(_run(model, tiny_golden["cases"][name]["tokens"]), tiny_golden, name)
 
 
+@needs_library
 @pytest.mark.parametrize("name", QUANTISED)
 def test_native_products_with_rounded_inputs_are_near(name, tiny_gguf, tiny_golden):
     """Observed: 3e-3."""
@@ -73,6 +76,7 @@ def test_native_products_with_rounded_inputs_are_near(name, tiny_gguf, tiny_gold
     np.testing.assert_allclose(logits[tiny_golden["positions"]], golden["logits"], rtol=0, atol=1e-2)
 
 
+@needs_library
 def test_tiled_layers_enter_a_product_as_a_whole_stack(tiny_gguf, monkeypatch):
     """A layer cut out of its stack would be copied at every step."""
     model, seen = load_f32(tiny_gguf("llama"), implementation="ffi"), []

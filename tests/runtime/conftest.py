@@ -11,6 +11,7 @@ import pytest
 
 from minfer_jax.load import load
 from minfer_jax.model import Model
+from tests.native.built import needs_library
 from tests.runtime.runs import NO_PREFILL
 from tests.tiny import CASES, write_tiny
 
@@ -26,6 +27,12 @@ def nano_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def nano(nano_path: Path) -> Model:
     """The model of ``nano_path``."""
     return load(nano_path)
+
+
+@pytest.fixture(scope="session", params=["dense", pytest.param("ffi", marks=needs_library)])
+def either(nano_path: Path, request: pytest.FixtureRequest) -> Model:
+    """That model with its products by XLA, and by the native kernels."""
+    return load(nano_path, implementation=request.param)
 
 
 @pytest.fixture

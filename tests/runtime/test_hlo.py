@@ -202,9 +202,9 @@ def test_a_callback_that_creeps_into_a_layer_is_seen(name: str, tiny: Model, mon
     module = importlib.import_module("minfer_jax.models.forward")
     feed_forward = module.feed_forward
 
-    def spied(layer, config, x):
+    def spied(layer, config, x, *more):
         jax.debug.callback(nothing, x)
-        return feed_forward(layer, config, x)
+        return feed_forward(layer, config, x, *more)
 
     monkeypatch.setattr(module, "feed_forward", spied)
     other = replace(tiny.config, rms_eps=2 * tiny.config.rms_eps)  # traced anew, and never used by another test

@@ -14,6 +14,7 @@ import pytest
 from minfer_jax.load import load
 from minfer_jax.model import Model
 from minfer_jax.models import forward, init_cache
+from minfer_jax.native import library
 from minfer_jax.runtime import Runtime
 from minfer_jax.runtime.keys import graph_uid, traced_settings
 from minfer_jax.runtime.runtime import as_runtime
@@ -26,20 +27,23 @@ from tests.runtime.runs import (
 
 
 def test_b_uid_covers_config_implementation_dtypes_and_versions(
-    nano: Model, nano_path: Path, monkeypatch: pytest.MonkeyPatch
+    nano_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def uid(model: Model) -> str:
         return graph_uid(model.config, model.params, traced_settings())
 
+    nano = load(nano_path, implementation="dense")
     uids = [
         uid(nano),
         uid(replace(nano, config=replace(nano.config, rms_eps=2e-5))),
         uid(replace(nano, config=replace(nano.config, windows=(7,)))),
-        uid(load(nano_path, n_ctx=128)),
+        uid(load(nano_path, implementation="dense", n_ctx=128)),
         uid(load(nano_path, dtype="bfloat16")),
         uid(load(nano_path, implementation="xla")),
         uid(replace(nano, params=jax.tree.map(lambda x: x.astype(jnp.bfloat16), nano.params))),
     ]
+    if library() is not None:
+        uids += [uid(load(nano_path, implementation="ffi", precision=how)) for how in ("default", "exact")]
     for package in ("minfer_jax", "jax"):
         with monkeypatch.context() as patch:
             patch.setattr(f"{package}.__version__", "0")
@@ -48,7 +52,7 @@ def test_b_uid_covers_config_implementation_dtypes_and_versions(
         uids.append(uid(nano))
     assert len(set(uids)) == len(uids)
     other_weights = replace(nano, params=jax.tree.map(lambda x: x + 1, nano.params))
-    assert uid(other_weights) == uid(load(nano_path)) == uids[0] == Runtime(nano).graph_uid
+    assert uid(other_weights) == uid(load(nano_path, implementation="dense")) == uids[0] == Runtime(nano).graph_uid
 
 
 def test_b_shape_covers_kind_batch_tokens_n_out_and_cache_length(nano: Model) -> None:

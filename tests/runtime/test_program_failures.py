@@ -9,6 +9,7 @@ from minfer_jax.model import Model
 from minfer_jax.runtime import Runtime, decode
 from minfer_jax.runtime.keys import Shape
 from minfer_jax.runtime.program import Program
+from tests.promises import rounding
 from tests.runtime.runs import GREEDY, PROMOTIONS, compiling, lengths, pure, run, served, size, warned
 
 # -- bounds
@@ -28,7 +29,7 @@ def test_b_the_least_recently_used_program_goes_first(nano: Model, compiled: lis
     run(runtime, 32)
     assert kept() == [16, 32] and runtime.cache_info().evictions == 1
     assert compiled == ["forward_rows"] * 3
-    np.testing.assert_allclose(run(runtime, 20), wanted, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(run(runtime, 20), wanted, rtol=0, atol=rounding(nano, 1e-5))
     assert kept() == [32, 24] and runtime.cache_info().evictions == 2
     assert compiled == ["forward_rows"] * 4
     run(runtime, 32)
@@ -42,7 +43,7 @@ def test_b_a_promoted_shape_that_was_dropped_works_again(promotion, nano: Model)
     for n in (5, 5, 5, 20, 32, 5, 5):
         logits = run(runtime, n)
         runtime.settle()
-    np.testing.assert_allclose(logits, wanted, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(logits, wanted, rtol=0, atol=rounding(nano, 1e-5))
     assert served(runtime, 1, 5)[0].promoted
     assert len(runtime.cache_info().programs) == 2 and runtime.cache_info().evictions >= 3
 
@@ -93,7 +94,7 @@ def test_b_a_promotion_that_does_not_compile(
 
     with compiling(monkeypatch, before) as asked:
         for _ in range(7):
-            np.testing.assert_allclose(run(runtime, 5), wanted, rtol=0, atol=1e-5)
+            np.testing.assert_allclose(run(runtime, 5), wanted, rtol=0, atol=rounding(nano, 1e-5))
             runtime.settle()
         assert lengths(runtime, 1, 5) == [16]
     assert [a.shape.tokens for a in asked] == [16, 5]
@@ -123,7 +124,7 @@ def test_b_a_promoted_program_that_runs_out_of_memory(
     monkeypatch.setattr(Program, "__call__", short)
     with compiling(monkeypatch) as asked, runtime.trace() as records:
         for _ in range(7):
-            np.testing.assert_allclose(run(runtime, 5), wanted, rtol=0, atol=1e-5)
+            np.testing.assert_allclose(run(runtime, 5), wanted, rtol=0, atol=rounding(nano, 1e-5))
             runtime.settle()
     assert len(failures) == 1 and [a.shape.tokens for a in asked] == [16, 5]
     assert [(r.run, size(r.program, "t"), r.promoted) for r in records] == [(i, 16, False) for i in range(1, 8)]
@@ -170,7 +171,7 @@ def test_b_a_bucket_that_fails_is_the_callers_to_see(nano: Model, monkeypatch: p
 
     with compiling(monkeypatch, before), pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"):
         run(runtime, 5)
-    np.testing.assert_allclose(run(runtime, 5), pure(nano, 5), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(run(runtime, 5), pure(nano, 5), rtol=0, atol=rounding(nano, 1e-5))
 
 
 def test_b_an_interrupted_compilation_leaves_the_key_usable(nano: Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +190,7 @@ def test_b_an_interrupted_compilation_leaves_the_key_usable(nano: Model, monkeyp
         run(runtime, 5)
         with pytest.raises(KeyboardInterrupt):
             run(runtime, 5)
-        np.testing.assert_allclose(run(runtime, 5), wanted, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(run(runtime, 5), wanted, rtol=0, atol=rounding(nano, 1e-5))
     assert [a.shape.tokens for a in asked] == [16, 16, 5, 5]
     (info,) = runtime.cache_info().shapes.values()
     assert info.promoted and not info.failed

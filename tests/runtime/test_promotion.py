@@ -14,6 +14,7 @@ from minfer_jax.models import init_cache
 from minfer_jax.runtime import Runtime
 from minfer_jax.runtime.keys import Shape
 from minfer_jax.scoring import score_tokens
+from tests.promises import rounding
 from tests.runtime.runs import GREEDY, NO_PREFILL, compiling, lengths, places, pure, run, served, size, tokens
 
 # -- the protocol
@@ -26,7 +27,7 @@ def test_b_three_run_protocol(nano: Model, compiled: list[str]) -> None:
     programs = []
     for _ in range(5):
         with runtime.trace() as records:
-            np.testing.assert_allclose(run(runtime, 5), wanted, rtol=0, atol=1e-5)
+            np.testing.assert_allclose(run(runtime, 5), wanted, rtol=0, atol=rounding(nano, 1e-5))
         (record,) = records
         programs.append((record.run, size(record.program, "t"), record.promoted, len(compiled)))
     assert programs == [(1, 16, False, 1), (2, 16, False, 1), (3, 5, True, 2), (4, 5, True, 2), (5, 5, True, 2)]
@@ -55,7 +56,7 @@ def test_b_positive_the_third_run_promotes_exactly_that_shape(nano: Model) -> No
             _, cache = runtime.forward(tokens(5), places(5), cache)
         scores = [score_tokens(runtime, pair)[0].logprob for _ in range(3)]
     assert [size(r.program, "t") for r in records] == [16, 16, 5, 16, 16, 4]
-    assert scores[2] == pytest.approx(scores[0], abs=1e-5)
+    assert scores[2] == pytest.approx(scores[0], abs=rounding(nano, 1e-5))
     promoted = [s.shape for s in runtime.cache_info().shapes.values() if s.promoted]
     assert [(size(s, "b"), size(s, "t"), size(s, "c")) for s in promoted] == [
         (1, 5, 0),
@@ -186,7 +187,7 @@ def test_b_background_promotion_serves_the_bucket_meanwhile(
             release.set()
         runtime.settle()
         with runtime.trace() as records:
-            np.testing.assert_allclose(run(runtime, 5), wanted, rtol=0, atol=1e-5)
+            np.testing.assert_allclose(run(runtime, 5), wanted, rtol=0, atol=rounding(nano, 1e-5))
         assert (size(records[0].program, "t"), records[0].promoted, records[0].run) == (5, True, 6)
         assert [a.shape.tokens for a in asked] == [16, 5]
 

@@ -16,6 +16,7 @@ from minfer_jax.runtime import Runtime
 from minfer_jax.runtime.keys import Shape
 from minfer_jax.sampling import Sampler
 from minfer_jax.scoring import score_tokens
+from tests.promises import rounding
 from tests.runtime.runs import compiling, pure, run, served
 
 N_THREADS = 8
@@ -59,7 +60,7 @@ def test_b_eight_threads_one_compile_per_key(
 
     def work(i: int) -> None:
         for n in lengths[i % 3 :] + lengths[: i % 3]:
-            np.testing.assert_allclose(run(runtime, n), wanted[n], rtol=0, atol=1e-5)
+            np.testing.assert_allclose(run(runtime, n), wanted[n], rtol=0, atol=rounding(nano, 1e-5))
 
     with compiling(monkeypatch) as asked, runtime.trace() as records:
         for _ in range(3):
@@ -115,7 +116,7 @@ def test_b_eight_threads_and_a_promotion_that_fails(
     for _ in range(2):
         with compiling(monkeypatch, before) as asked:
             for logits in at_once(lambda _: run(runtime, 5)):
-                np.testing.assert_allclose(logits, wanted, rtol=0, atol=1e-5)
+                np.testing.assert_allclose(logits, wanted, rtol=0, atol=rounding(nano, 1e-5))
             runtime.settle()
         attempts.append(len(asked))
     assert attempts[0] >= 1 and attempts[1] == 0
@@ -144,5 +145,5 @@ def test_b_a_thread_that_waits_takes_over_an_interrupted_compilation(
         release.set()
         with pytest.raises(KeyboardInterrupt):
             interrupted.result(60)
-        np.testing.assert_allclose(waits.result(60), wanted, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(waits.result(60), wanted, rtol=0, atol=rounding(nano, 1e-5))
     assert [a.shape.tokens for a in asked] == [16, 16]

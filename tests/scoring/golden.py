@@ -10,4 +10,4 @@ PERPLEXITY_TEXT = (DATA / "perplexity_text.txt").read_bytes().decode()
 LONG_TEXT = "".join(f"Item {i}: value {i * i % 97}. " for i in range(60))
 
 LIMIT = {"smol135": 0.001, "qwen05": 0.001, "gemma270": 0.01}
-"""Largest difference of one log-probability."""
+"""Largest difference of one log-probability with everything in float32."""

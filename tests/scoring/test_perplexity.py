@@ -14,18 +14,25 @@ from tests.scoring.models import MODELS
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_llama_cpp_protocol_to_four_digits(model: Model, name: str) -> None:
+def test_llama_cpp_protocol_to_four_digits(exact: Model, name: str) -> None:
     golden = GOLDEN[name]["perplexity"]
-    result = perplexity(model, PERPLEXITY_TEXT, n_ctx=512, max_chunks=golden["chunks"])
+    result = perplexity(exact, PERPLEXITY_TEXT, n_ctx=512, max_chunks=golden["chunks"])
     assert (result.n_tokens, result.windows, result.n_scored) == (golden["n_tokens"], 8, golden["scored"])
     assert result.perplexity == pytest.approx(golden["ppl"], rel=5e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_default_is_within_a_thousandth(model: Model, name: str) -> None:
+    golden = GOLDEN[name]["perplexity"]
+    result = perplexity(model, PERPLEXITY_TEXT, n_ctx=512, max_chunks=golden["chunks"])
+    assert result.perplexity == pytest.approx(golden["ppl"], rel=1e-3)
 
 
 def test_llama_cpp_protocol_by_hand(tiny_gguf) -> None:
     from minfer_jax.load import load
 
     for case in ("llama", "mistral"):  # without BOS and with
-        model = load(tiny_gguf(case), dtype="float32")
+        model = load(tiny_gguf(case))
         text = "the inner theater in an era " * 6
         result = perplexity(model, text, n_ctx=16)
         ids = model.tokenizer.encode(text)
@@ -49,7 +56,7 @@ def test_rolling_protocol_scores_every_token_once(tiny_gguf) -> None:
     from minfer_jax.load import load
 
     for case in ("llama", "mistral"):
-        model = load(tiny_gguf(case), dtype="float32")
+        model = load(tiny_gguf(case))
         text = " the inner théâtre in an era\n" * 5
         tokenizer = model.tokenizer
         ids = tokenizer.encode(text, add_bos=False)
