@@ -15,7 +15,7 @@ from minfer_jax.model import Model
 from minfer_jax.models.config import Config
 from minfer_jax.models.metadata import read_config
 from minfer_jax.models.weights import load_params
-from minfer_jax.native import library
+from minfer_jax.native import kernels, library
 from minfer_jax.quant import IMPLEMENTATIONS
 from minfer_jax.runtime.persistent_cache import enable_persistent_cache
 from minfer_jax.tokenizer import Tokenizer
@@ -78,7 +78,7 @@ def load(
         "dtype": (dtype or "float32") if implementation == "dense" else "packed",
     }
     if implementation == "ffi":
-        numerics["precision"] = precision or "default"
+        numerics |= {"precision": precision or "default", "kernels": kernels()}
         params = params.with_exact_products(precision == "exact")
     return Model(config, params, tokenizer, _provenance(file, config) | numerics, file)
 

@@ -59,7 +59,14 @@ def _load() -> ctypes.CDLL | None:
     lib.minfer_readback_reserve.restype = ctypes.c_void_p
     lib.minfer_readback_release.argtypes = (ctypes.c_void_p, ctypes.c_bool)
     lib.minfer_readback_release.restype = None
+    lib.minfer_kernels.restype = ctypes.c_char_p
     return lib
+
+
+def kernels() -> str:
+    """The instruction set of the CPU kernels: "avx512", "avxvnni", "avx2" or "portable"; "" without a library."""
+    lib = library()
+    return lib.minfer_kernels().decode() if lib else ""
 
 
 def _jaxlib_api_version() -> tuple[int, ...]:

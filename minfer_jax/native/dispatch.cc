@@ -16,7 +16,14 @@ std::vector<Choice> choices() {  // best first
   bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   bool avx512 = avx2 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
-  return {{&kAvx512, avx512}, {&kAvxVnni, avx2 && __builtin_cpu_supports("avxvnni")}, {&kAvx2, avx2}, {&kPortable, true}};
+  return {
+      {&kAvx512, avx512},
+#if defined(MINFER_HAS_AVXVNNI)
+      {&kAvxVnni, avx2 && __builtin_cpu_supports("avxvnni")},
+#endif
+      {&kAvx2, avx2},
+      {&kPortable, true},
+  };
 #else
   return {{&kPortable, true}};
 #endif

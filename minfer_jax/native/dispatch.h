@@ -16,6 +16,10 @@
 
 #include "attention.h"
 
+#if defined(__x86_64__) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
+#define MINFER_HAS_AVXVNNI  // the compiler knows these instructions
+#endif
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #elif defined(__aarch64__)
@@ -103,7 +107,10 @@ struct Kernels {
 
 extern const Kernels kPortable;
 #if defined(__x86_64__)
-extern const Kernels kAvx2, kAvxVnni, kAvx512;
+extern const Kernels kAvx2, kAvx512;
+#endif
+#if defined(MINFER_HAS_AVXVNNI)
+extern const Kernels kAvxVnni;
 #endif
 
 // The best that this processor runs, unless another one has been asked for.

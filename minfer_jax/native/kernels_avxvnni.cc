@@ -2,7 +2,7 @@
 
 #include "dispatch.h"
 
-#if defined(__x86_64__)
+#if defined(MINFER_HAS_AVXVNNI)
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c,avxvnni"))), apply_to = function)
 #else
