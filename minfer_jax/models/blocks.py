@@ -39,7 +39,8 @@ def add_projection(
     """x [..., D] plus the projection of h [..., K], normed first where the architecture does so."""
     if post_norm is None:
         return linear(h, [weight], [bias], residual=x, positions=positions)[0]
-    return x + rms_norm(linear(h, [weight], [bias], positions=positions)[0], post_norm, config.rms_eps)
+    (y,) = linear(h, [weight], [bias], positions=positions)
+    return x + rms_norm(y, post_norm, config.rms_eps, weight.is_tiled)
 
 
 def feed_forward(layer: Layer, config: Config, x: jax.Array, positions: jax.Array | None = None) -> jax.Array:

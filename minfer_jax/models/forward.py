@@ -94,7 +94,7 @@ def hidden_states(
     if tail_ids is not None:
         x, at = x.reshape(B * T, -1)[tail_ids], None
     x = feed_forward(last, config, x, at)
-    return rms_norm(x, params.final_norm, config.rms_eps), cache
+    return rms_norm(x, params.final_norm, config.rms_eps, last.q.is_tiled), cache
 
 
 def _scan_layers(

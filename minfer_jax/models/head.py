@@ -6,6 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from minfer_jax.models import native_rows
 from minfer_jax.models.blocks import soft_cap
 from minfer_jax.models.config import Config
 from minfer_jax.models.linear import linear
@@ -42,6 +43,7 @@ def token_logprobs(
     vocab = weight.shape[0]
     rows = -(-vocab // weight.row_step) * weight.row_step
     size = min(_VOCAB_CHUNK, rows)
+    sum_exp = native_rows.sum_exp if weight.is_tiled else _sum_exp
 
     def step(carry: tuple, begin: jax.Array) -> tuple[tuple, None]:
         peak, total, target, best = carry
@@ -51,7 +53,7 @@ def token_logprobs(
         z = jnp.where((ids >= begin) & (ids < vocab), z, -jnp.inf)  # rows that pad a tile are no tokens
         high = z.max(-1)
         new_peak = jnp.maximum(peak, high)
-        total = total * jnp.exp(peak - new_peak) + jnp.exp(z - new_peak[:, None]).sum(-1)
+        total = total * jnp.exp(peak - new_peak) + sum_exp(z, new_peak)
         best = jnp.where(high > peak, start + jax.lax.argmax(z, 1, jnp.int32), best)
         inside = (targets >= begin) & (targets < start + size)
         picked = jnp.take_along_axis(z, jnp.clip(targets - start, 0, size - 1)[:, None], 1)[:, 0]
@@ -62,3 +64,7 @@ def token_logprobs(
     init = (nothing, jnp.zeros_like(nothing), nothing, jnp.zeros(n, jnp.int32))
     (peak, total, target, best), _ = jax.lax.scan(step, init, jnp.arange(0, vocab, size, dtype=jnp.int32))
     return target - peak - jnp.log(total), best
+
+
+def _sum_exp(z: jax.Array, shift: jax.Array) -> jax.Array:
+    return jnp.exp(z - shift[:, None]).sum(-1)

@@ -4,12 +4,16 @@ from collections.abc import Sequence
 
 import jax
 
+from minfer_jax.models import native_rows
 from minfer_jax.quant import Weight, matmul
 from minfer_jax.quant.native_matmul import products
 
 
-def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
-    """x / sqrt(mean(x^2) + eps) * weight over the last axis: [..., D], [D] -> [..., D]."""
+def rms_norm(x: jax.Array, weight: jax.Array, eps: float, native: bool = False) -> jax.Array:
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis: [..., D], [D] -> [..., D]. native: by the native library,
+    for a model that it runs."""
+    if native:
+        return native_rows.rms_norm(x, weight, eps)
     return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + eps) * weight
 
 

@@ -21,11 +21,17 @@ MATMUL = "minfer_matmul"
 ATTENTION = "minfer_attention"
 """Custom call of models/native_attention.py."""
 
+RMS_NORM = "minfer_rms_norm"
+SUM_EXP = "minfer_sum_exp"
+"""Custom calls of models/native_rows.py."""
+
 _TARGETS = (  # custom call, symbol of its handler, platform
     (READBACK, "minfer_readback_cpu", "cpu"),
     (READBACK, "minfer_readback_cuda", "CUDA"),
     (MATMUL, "minfer_matmul", "cpu"),
     (ATTENTION, "minfer_attention", "cpu"),
+    (RMS_NORM, "minfer_rms_norm", "cpu"),
+    (SUM_EXP, "minfer_sum_exp", "cpu"),
 )
 
 _PATH = Path(__file__).with_name(f"libminfer{sysconfig.get_config_var('EXT_SUFFIX')}")

@@ -110,20 +110,6 @@ struct Dot {
   }
 };
 
-// 1 / RMS of a row, with eps.
-inline float norm_factor(const float* x, int64_t k, float eps) {
-  Floats sum{};
-  int64_t i = 0;
-  for (; i + kLanes <= k; i += kLanes) {
-    Floats v = load<Floats>(x + i);
-    sum = fma(v, v, sum);
-  }
-  float tail[kLanes] = {};
-  for (int j = 0; i < k; i++, j++) tail[j] = x[i];
-  Floats v = load<Floats>(tail);
-  return 1 / std::sqrt(sum_of_lanes(fma(v, v, sum)) / float(k) + eps);
-}
-
 constexpr float kLargestInteger = 127 * 256 + 127;  // its lower 8 bits, as a signed byte, do not overflow the upper
 
 // Integers, scales and sums of one row.
@@ -163,8 +149,7 @@ inline void prepare(const Product& p, int64_t group) {
       const float* x = p.x + p.row(first + row) * p.k;
       if (p.norm) {
         float* normed = scratch.take<float>(p.k);
-        float factor = norm_factor(x, p.k, p.eps);
-        for (int64_t i = 0; i < p.k; i++) normed[i] = x[i] * factor * p.norm[i];
+        norm_row(x, p.norm, p.k, p.eps, normed);
         x = normed;
       }
       if (p.exact) {

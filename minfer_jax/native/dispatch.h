@@ -103,6 +103,9 @@ struct Kernels {
   // Tiles begin .. end of output y[i], for the rows at work.
   void (*multiply)(const Product&, size_t output, int64_t begin, int64_t end);
   AttentionKernels attention;
+  // Along a row [n]: its RMSNorm, with a weight [n]; the sum of exp(x - shift).
+  void (*norm_row)(const float* x, const float* weight, int64_t n, float eps, float* y);
+  float (*sum_exp)(const float* x, int64_t n, float shift);
 };
 
 extern const Kernels kPortable;

@@ -2,6 +2,8 @@
 
 #include "simd.h"
 
+#include "rows_kernel.h"
+
 #include "activations_kernel.h"
 #include "attention_kernel.h"
 #include "weights_kernel.h"
@@ -10,6 +12,8 @@
 
 namespace minfer::MINFER_ISA {
 
-constexpr Kernels make_kernels(const char* name) { return {name, kRows, bytes_per_row, prepare, multiply, kAttention}; }
+constexpr Kernels make_kernels(const char* name) {
+  return {name, kRows, bytes_per_row, prepare, multiply, kAttention, norm_row, sum_exp};
+}
 
 }  // namespace minfer::MINFER_ISA

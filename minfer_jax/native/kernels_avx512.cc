@@ -9,7 +9,8 @@
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")
 #endif
 #if !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // in GCC's own header for these instructions
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // both in GCC's own header for these instructions
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 #define MINFER_ISA avx512
 #define MINFER_AVX512

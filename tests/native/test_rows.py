@@ -1,0 +1,55 @@
+"""Native sums along rows: right by float64, and the same bits in whatever company; and calls that are wrong."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from minfer_jax.models.native_rows import rms_norm, sum_exp
+
+pytestmark = pytest.mark.usefixtures("kernels")
+
+LENGTHS = (1, 15, 16, 40, 576, 8195)
+
+
+def rows(n: int, k: int, scale: float = 3.0) -> np.ndarray:
+    return np.random.default_rng(k).normal(size=(n, k), scale=scale).astype(np.float32)
+
+
+@pytest.mark.parametrize("k", LENGTHS)
+def test_rms_norm(k: int):
+    x, weight = rows(9, k), rows(1, k)[0]
+    wide = x.astype(np.float64)
+    expected = wide / np.sqrt((wide * wide).mean(-1, keepdims=True) + 1e-5) * weight
+    np.testing.assert_allclose(rms_norm(x, weight, 1e-5), expected, rtol=2e-6)
+
+
+@pytest.mark.parametrize("k", LENGTHS)
+def test_sum_exp(k: int):
+    x, shift = rows(9, k), rows(1, 9)[0]
+    x[1, k // 2] = -np.inf  # a row of padding of the vocabulary
+    expected = np.exp(x.astype(np.float64) - shift[:, None]).sum(-1)
+    np.testing.assert_allclose(sum_exp(x, shift), expected, rtol=2e-6)
+
+
+@pytest.mark.parametrize("k", LENGTHS)
+def test_any_number_of_rows(k: int):
+    x, weight = rows(100, k), rows(1, k)[0]
+    normed, sums = rms_norm(x, weight, 1e-5), sum_exp(x, x[:, 0])
+    for n in (1, 2, 3, 8, 33):
+        np.testing.assert_array_equal(rms_norm(x[None, -n:], weight, 1e-5)[0], normed[-n:])
+        np.testing.assert_array_equal(sum_exp(x[-n:], x[-n:, 0]), sums[-n:])
+
+
+def test_not_a_number_stays_in_its_row():
+    x = rows(3, 40)
+    x[1, 39] = np.nan
+    assert np.isnan(rms_norm(x, np.ones(40, np.float32), 1e-5)).all(1).tolist() == [False, True, False]
+    assert np.isnan(sum_exp(x, np.zeros(3, np.float32))).tolist() == [False, True, False]
+
+
+def test_wrong_shapes():
+    with pytest.raises(jax.errors.JaxRuntimeError, match="minfer_rms_norm: x and the result"):
+        jax.block_until_ready(rms_norm(jnp.ones((2, 8)), jnp.ones(5), 1e-5))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="minfer_sum_exp: x is"):
+        jax.block_until_ready(sum_exp(jnp.ones((2, 8)), jnp.ones(3)))
