@@ -21,15 +21,14 @@ Logprobs = list[tuple[list[int], list[float]]]
 """Of each pair: ids of the continuation, and their log-probabilities."""
 
 PROMPT = list(range(1000, 1032))
-CONTEXT = 512  # the most that is measured, so that neither side keeps room for more
+CONTEXT = 512  # of llama.cpp: the most that is measured, so that it keeps room for no more
 _ROOT = Path(__file__).parent.parent
 _POLL_S = 0.05
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class MinferJax:
-    """This package. Every shape measured is that of its bucket, except in scoring, where 200 requests meet buckets
-    only; so nothing would be promoted, and nothing is compiled while the other side works."""
+    """This package. Promotion is off, so that nothing is compiled while the other side works."""
 
     def imports(self) -> None:
         import minfer_jax  # noqa: F401

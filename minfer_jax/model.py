@@ -14,7 +14,7 @@ class Model:
     """A loaded model. config: static description; params: weights, a pytree; tokenizer: text <-> ids.
 
     provenance: what a result made with this model should carry (file names, size, quantisation mix, implementation,
-    dtype, versions); the file's sha256 is computed by ``sha256()`` when first asked for.
+    dtype, precision, instruction set, versions); the file's sha256 is computed by ``sha256()`` when first asked for.
     """
 
     config: Config

@@ -166,7 +166,7 @@ def sample(z: jax.Array, settings: Settings, keys: jax.Array, greedy: bool | Non
     """One token per row from adjusted logits: z float32 [B, V], keys [B] typed PRNG keys -> int32 [B].
 
     A greedy choice costs two reductions; nothing is ever sorted. The draw is the Gumbel-max trick.
-    greedy: False where settings.greedy is known to be false when the program is traced; None asks it in the program.
+    greedy: what settings.greedy says, where that is known when the program is traced; None asks it in the program.
     """
 
     def draw(z: jax.Array) -> jax.Array:
@@ -174,7 +174,9 @@ def sample(z: jax.Array, settings: Settings, keys: jax.Array, greedy: bool | Non
         noise = jax.vmap(lambda key: jax.random.gumbel(key, z.shape[-1:], z.dtype))(keys)
         return z / settings.temperature + noise
 
-    return argmax(draw(z) if greedy is False else jax.lax.cond(settings.greedy, lambda z: z, draw, z))
+    if greedy is None:
+        return argmax(jax.lax.cond(settings.greedy, lambda z: z, draw, z))
+    return argmax(z if greedy else draw(z))
 
 
 def argmax(z: jax.Array) -> jax.Array:

@@ -1,7 +1,7 @@
 """The weights as pytrees.
 
-Layers whose tensors all agree are stacked, run by run, so that a program traces each run once and takes few
-arguments. See ``weights.py`` for how they are gathered from a file.
+Layers whose tensors agree in shape (with "xla" also in type) are stacked, run by run, so that a program traces each run
+once and takes few arguments. See ``weights.py`` for how they are gathered from a file.
 """
 
 from dataclasses import dataclass, fields, replace

@@ -204,7 +204,7 @@ def _runs(layers: list[RawLayer], mixed: bool) -> list[list[RawLayer]]:
 
 
 def _stack(run: list[RawLayer], field: str, implementation: str, dtype: str) -> Any:
-    """One field of all layers of a run: a QuantTensor, or an array of vectors [L, n]."""
+    """One field of all layers of a run: a Weight, or an array of vectors [L, n]."""
     parts = [layer[field] for layer in run]
     if field in _MATRICES:
         return to_stack(parts, implementation, dtype)

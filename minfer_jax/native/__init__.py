@@ -69,7 +69,7 @@ def _load() -> ctypes.CDLL | None:
     return lib
 
 
-def kernels() -> str:
+def instruction_set() -> str:
     """The instruction set of the CPU kernels: "avx512", "avxvnni", "avx2" or "portable"; "" without a library."""
     lib = library()
     return lib.minfer_kernels().decode() if lib else ""

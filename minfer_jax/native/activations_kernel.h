@@ -1,7 +1,7 @@
 // Rows of x as the products take them.
 //
 // By default they become 16-bit integers with a scale for every 32 columns; in the exact mode they stay float32. Rows
-// are interleaved by eight, or what is left over, in the order in which a product reads them.
+// are interleaved by kRows, or by what is left over, in the order in which a product reads them.
 
 namespace minfer::MINFER_ISA {
 
@@ -19,7 +19,7 @@ struct Panel {
 
   static int64_t bytes_per_row(int64_t k, bool exact) {
     int64_t padded = (k + kBlock - 1) / kBlock * kBlock;
-    return exact ? padded * 4 : padded * 2 + padded / kBlock * 4 * 4;
+    return exact ? padded * 4 : padded * 2 + padded / kBlock * (1 + 3) * 4;
   }
   // Exact: [k][rows].
   float* values() const { return reinterpret_cast<float*>(data); }

@@ -100,6 +100,8 @@ struct Kernels {
   size_t (*bytes_per_row)(const Product&);
   // Makes a group of ``rows`` rows ready, of those at work.
   void (*prepare)(const Product&, int64_t group);
+  // Whether there are products with such a matrix.
+  bool (*takes)(const Matrix&);
   // Tiles begin .. end of output y[i], for the rows at work.
   void (*multiply)(const Product&, size_t output, int64_t begin, int64_t end);
   AttentionKernels attention;

@@ -145,7 +145,8 @@ Matrix take_layer(Reader& reader, int32_t layer, int64_t n, int64_t k, Operands&
   return chosen;
 }
 
-// As many rows of x at a time as stay in a core's cache; then tiles of the outputs are the threads' items.
+// So many rows of x at a time that they stay near the processor, and pay for waking the threads; then tiles of the
+// outputs are the threads' items, a few at a time.
 void run(ffi::ThreadPool& pool, Product& product) {
   constexpr int64_t kMostRows = 256, kGrain = 8;
   const minfer::Kernels& kernels = minfer::kernels();
@@ -205,6 +206,7 @@ ffi::Error matmul(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi
     auto y = outputs.get<ffi::Buffer<ffi::F32>>(p.gate ? 0 : i);
     if (!y || (*y)->dimensions().size() != 2 || (*y)->dimensions()[0] != p.m) return invalid("an output is not [M, N]");
     p.matrices.push_back(take_layer(reader, *layer.typed_data(), (*y)->dimensions()[1], p.k, operands));
+    if (!minfer::kernels().takes(p.matrices.back())) operands.fail("there is no kernel for such a format");
     p.exact |= p.matrices.back().type != Matrix::kPacked;
     if (i < outputs.size()) p.y.push_back((*y)->typed_data());
   }

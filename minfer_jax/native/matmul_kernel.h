@@ -7,7 +7,7 @@
 
 namespace minfer::MINFER_ISA {
 
-constexpr int kAhead = 24;  // blocks between a prefetch and its use: about 6 KB
+constexpr int kAhead = 24;  // blocks between a prefetch and its use: the fastest of 4 to 96
 
 template <int rows, int group, typename Codes>
 MINFER_INLINE void multiply_integers(const Codes& codes, const Scales& scales, const Panel& x, Floats* sums) {
@@ -16,7 +16,7 @@ MINFER_INLINE void multiply_integers(const Codes& codes, const Scales& scales, c
   const float *scale = x.scales(), *total = x.sums();
   const float *step = scales.step, *lowest = scales.lowest;
   for (int64_t b = 0; b < x.k / kBlock; b++) {
-    if (rows <= 2) codes.prefetch(b + kAhead);
+    if (rows <= 2) codes.prefetch(b + kAhead);  // with more rows the products take longer than memory
     repeat<kBlock / group>([&](auto half) MINFER_ALWAYS {
       Dot dot[rows];
       repeat<group / 4>([&](auto i) MINFER_ALWAYS {
@@ -64,7 +64,7 @@ MINFER_INLINE void with_rows(int rows, const Action& action) {
   }
 }
 
-// A tile of a matrix times one panel: sums[x.rows].
+// A tile of a matrix, made ready.
 struct Tile {
   const Matrix& w;
   int64_t index;
@@ -90,8 +90,10 @@ void multiply_plain(const Tile& tile, const Panel& x, Floats* sums) {
   with_rows(x.rows, [&](auto rows) { multiply_floats<rows>(columns, x, sums); });
 }
 
+// A tile times a panel: sums[x.rows].
 using Multiply = void (*)(const Tile&, const Panel&, Floats* sums);
 
+// Null for a combination that no format has.
 inline Multiply multiply_of(const Matrix& w) {
   switch (w.type) {
     case Matrix::kF32: return multiply_plain<float>;
@@ -99,13 +101,15 @@ inline Multiply multiply_of(const Matrix& w) {
     case Matrix::kBF16: return multiply_plain<BFloat16>;
     case Matrix::kPacked: break;
   }
-  switch (w.low * 10 + w.high) {
-    case 20: return multiply_packed<Codes<2, 0, false>, 16>;
-    case 21: return multiply_packed<Codes<2, 1, false>, 16>;
-    case 41: return multiply_packed<Codes<4, 1, false>, 32>;
-    case 42: return multiply_packed<Codes<4, 2, false>, 16>;
-    case 80: return multiply_packed<Codes<8, 0, false>, 32>;
-    default: return w.has_codebook ? multiply_packed<Codes<4, 0, true>, 32> : multiply_packed<Codes<4, 0, false>, 32>;
+  switch (w.has_codebook * 10000 + w.group * 100 + w.low * 10 + w.high) {
+    case 1620: return multiply_packed<Codes<2, 0, false>, 16>;
+    case 1621: return multiply_packed<Codes<2, 1, false>, 16>;
+    case 1642: return multiply_packed<Codes<4, 2, false>, 16>;
+    case 3240: return multiply_packed<Codes<4, 0, false>, 32>;
+    case 3241: return multiply_packed<Codes<4, 1, false>, 32>;
+    case 3280: return multiply_packed<Codes<8, 0, false>, 32>;
+    case 13240: return multiply_packed<Codes<4, 0, true>, 32>;
+    default: return nullptr;
   }
 }
 
@@ -129,6 +133,8 @@ inline void store_lanes(float* to, const Floats& x, int lanes) {
   store(padded, x);
   for (int i = 0; i < lanes; i++) to[i] = padded[i];
 }
+
+inline bool takes(const Matrix& w) { return multiply_of(w) != nullptr; }
 
 // Tiles begin .. end of an output, for the rows at work.
 inline void multiply(const Product& p, size_t output, int64_t begin, int64_t end) {

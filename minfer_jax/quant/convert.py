@@ -87,7 +87,7 @@ def _planes(parts: Sequence[RawTensor], implementation: str, dense: np.dtype) ->
     packed = implementation != "dense" and name in formats.PACKED
     keep = dense if implementation == "dense" else formats.PLAIN.get(name, np.dtype(jnp.bfloat16))
     outputs: dict[str, np.ndarray] = {}
-    for i, part in enumerate(parts):  # layers of a mixed file may differ in type
+    for i, part in enumerate(parts):  # with dense, layers may differ in type
         fmt = formats.PACKED.get(part.type.name)
         if fmt:
             program = _packer(fmt) if packed else _expander(fmt, dense)

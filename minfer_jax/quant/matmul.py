@@ -1,4 +1,4 @@
-"""The one dispatcher of matrix products with quantised weights; a forward never mentions a format."""
+"""The bare matrix product with weights of any format; ``models/linear.py`` adds what stands around it."""
 
 from collections.abc import Callable
 
@@ -25,8 +25,8 @@ def matmul(x: jax.Array, w: Weight, implementation: str | None = None) -> jax.Ar
 
 def _dense(x: jax.Array, w: Weight) -> jax.Array:
     """Plain weights as they are: float32 in full precision; 16-bit ones take x rounded to their own dtype."""
-    if not isinstance(w, QuantTensor) or w.is_packed:
-        raise UnsupportedError(f"implementation 'dense' needs plain weights, not {w.format}: load with dense")
+    if not isinstance(w, QuantTensor) or w.is_packed or w.is_tiled:
+        raise UnsupportedError(f"implementation 'dense' needs plain weights in rows, not {w.format}: load with dense")
     return _dot(x, w.planes["values"])
 
 
@@ -37,6 +37,8 @@ def _xla(x: jax.Array, w: Weight) -> jax.Array:
 
 def _ffi(x: jax.Array, w: Weight) -> jax.Array:
     """Tiled weights by the native kernels."""
+    if not w.is_tiled:
+        raise UnsupportedError("implementation 'ffi' needs weights in tiles: load with ffi")
     return products(x, [w], [None])[0]
 
 

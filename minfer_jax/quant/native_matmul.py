@@ -28,8 +28,9 @@ def products(
 ) -> list[jax.Array]:
     """``x @ w.T + bias`` for every tiled weight: x [..., K] float32 -> [..., N] float32 each.
 
-    biases: [N] or None for each weight. norm: weight [K] of an RMSNorm of x with ``eps`` in front. activation ("silu"
-    or "gelu"): of two weights, the one result act(first) * second. residual: [..., N], added to the first result.
+    weights: layers of stacks are of the same layer. biases: [N] or None for each. norm: weight [K] of an RMSNorm of x
+    with ``eps`` in front. activation ("silu" or "gelu"): of two weights, the one result act(first) * second.
+    residual: [..., N], added to the first result.
     positions: int32 [...]; a row at a negative one is padding, costs nothing and gives zeros.
     """
     nothing = jnp.zeros(0, jnp.float32)
@@ -68,7 +69,7 @@ def _describe(name: str, names: tuple[str, ...]) -> list[int]:
     """The struct Description of native/matmul.cc."""
     fmt = formats.PACKED.get(name)
     if fmt is None:
-        return [0] * 26
+        return [0] * (10 + 16)  # no width of codes: a plain matrix
     low = planes.low_bits(fmt)
     numbers = [low, fmt.bits - low, fmt.block, fmt.group, fmt.offset, fmt.min_sign]
     has = [plane in names for plane in ("scales", "dmin", "mins")]

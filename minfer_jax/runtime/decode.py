@@ -77,7 +77,7 @@ def _advance(
     rows = jnp.arange(logits.shape[0])
     going = state.position >= 0
     z = adjust_logits(processed, settings, state.in_prompt, state.counts)
-    token = argmax(z) if greedy else sample(z, settings, _keys(settings, state), greedy)
+    token = argmax(z) if greedy else sample(z, settings, _keys(settings, state), greedy)  # no keys where none is drawn
     logprob = logits[rows, token] - jax.nn.logsumexp(logits, -1)
     sound = jnp.isfinite(logits).all(-1) & jnp.isfinite(z.max(-1))
 
