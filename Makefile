@@ -59,7 +59,7 @@ sanitize: $(VENV)/.installed-test
 	rm -rf $(SANITIZED)/tests && cp -r pyproject.toml tests $(SANITIZED)
 	grep -q __asan_report $(SANITIZED)/minfer_jax/native/*.so
 	$(SANITIZED_PYTHON) -c 'from minfer_jax.native import library; assert library()'
-	$(SANITIZED_PYTHON) -m pytest -n $(JOBS) --dist loadfile -s -k 'not threads' tests/native
+	$(SANITIZED_PYTHON) -m pytest -n $(JOBS) --dist loadfile -s -k 'not bits' tests/native
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .

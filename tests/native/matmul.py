@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import gguf
+import jax
 import jax.numpy as jnp
 import numpy as np
 from gguf import GGMLQuantizationType
@@ -43,7 +44,8 @@ def values(part: RawTensor) -> np.ndarray:
 @cache
 def weight(name: str, n: int, k: int, std: float = 1.0, seed: int = 0) -> Weight:
     part = raw(name, n, k, std, seed)
-    return Weight(to_tensor(part, "ffi", "float32"), values(part))
+    own = jax.tree.map(jnp.copy, to_tensor(part, "ffi", "float32"))  # whole pages would hide what is read beyond
+    return Weight(own, values(part))
 
 
 def widths(name: str) -> tuple[int, ...]:
