@@ -66,6 +66,7 @@ def hidden_states(
     chex.assert_rank([tokens, positions], 2)
     chex.assert_equal_shape([tokens, positions])
     B, T = tokens.shape
+    tokens, positions = tokens.astype(jnp.int32), positions.astype(jnp.int32)
     if cache is not None:
         chex.assert_axis_dimension(cache.k, 1, B)
         if T > cache.length:

@@ -43,7 +43,6 @@ def token_logprobs(
     vocab = weight.shape[0]
     rows = -(-vocab // weight.row_step) * weight.row_step
     size = min(_VOCAB_CHUNK, rows)
-    sum_exp = native_rows.sum_exp if weight.is_tiled else _sum_exp
 
     def step(carry: tuple, begin: jax.Array) -> tuple[tuple, None]:
         peak, total, target, best = carry
@@ -51,13 +50,11 @@ def token_logprobs(
         ids = start + jnp.arange(size, dtype=jnp.int32)
         z = soft_cap(linear(hidden, [weight.rows(start, size)])[0], config.final_softcap)
         z = jnp.where((ids >= begin) & (ids < vocab), z, -jnp.inf)  # rows that pad a tile are no tokens
-        high = z.max(-1)
-        new_peak = jnp.maximum(peak, high)
-        total = total * jnp.exp(peak - new_peak) + sum_exp(z, new_peak)
-        best = jnp.where(high > peak, start + jax.lax.argmax(z, 1, jnp.int32), best)
+        best = jnp.where(z.max(-1) > peak, start + jax.lax.argmax(z, 1, jnp.int32), best)
+        peak, total = _add_chunk(peak, total, z, weight.is_tiled)
         inside = (targets >= begin) & (targets < start + size)
         picked = jnp.take_along_axis(z, jnp.clip(targets - start, 0, size - 1)[:, None], 1)[:, 0]
-        return (new_peak, total, jnp.where(inside, picked, target), best), None
+        return (peak, total, jnp.where(inside, picked, target), best), None
 
     n = hidden.shape[0]
     nothing = jnp.full(n, -jnp.inf, jnp.float32)
@@ -66,5 +63,19 @@ def token_logprobs(
     return target - peak - jnp.log(total), best
 
 
-def _sum_exp(z: jax.Array, shift: jax.Array) -> jax.Array:
-    return jnp.exp(z - shift[:, None]).sum(-1)
+def logprobs_of(z: jax.Array, ids: jax.Array, native: bool) -> jax.Array:
+    """Log-probability of one id per row of logits that are there: z [N, vocab], ids [N] -> [N] float32. native: of a
+    model that runs on the native library. Chunk by chunk, so that it has the bits of :func:`token_logprobs`."""
+    n, vocab = z.shape
+    size = min(_VOCAB_CHUNK, vocab)
+    chunks = jnp.pad(z, ((0, 0), (0, -vocab % size)), constant_values=-jnp.inf).reshape(n, -1, size).swapaxes(0, 1)
+    init = (jnp.full(n, -jnp.inf, jnp.float32), jnp.zeros(n, jnp.float32))
+    (peak, total), _ = jax.lax.scan(lambda sums, chunk: (_add_chunk(*sums, chunk, native), None), init, chunks)
+    return z[jnp.arange(n), ids] - peak - jnp.log(total)
+
+
+def _add_chunk(peak: jax.Array, total: jax.Array, z: jax.Array, native: bool) -> tuple[jax.Array, jax.Array]:
+    """The largest logit so far, and the sum of exp(logit - that), with more logits z [N, chunk] taken in."""
+    new = jnp.maximum(peak, z.max(-1))
+    more = native_rows.sum_exp(z, new) if native else jnp.exp(z - new[:, None]).sum(-1)
+    return new, total * jnp.exp(peak - new) + more

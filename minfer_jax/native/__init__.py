@@ -3,6 +3,7 @@
 import ctypes
 import logging
 import re
+import struct
 import sysconfig
 import threading
 from functools import cache
@@ -48,10 +49,12 @@ def library() -> ctypes.CDLL | None:
 @cache
 def _load() -> ctypes.CDLL | None:
     try:
+        if not _is_whole(_PATH):  # to load it would end the process
+            raise OSError(f"{_PATH.name} is cut off")
         lib = ctypes.CDLL(str(_PATH))
         built, known = tuple((ctypes.c_int * 2).in_dll(lib, "minfer_ffi_api_version")), _jaxlib_api_version()
         handlers = [(target, getattr(lib, symbol), platform) for target, symbol, platform in _TARGETS]
-    except (OSError, ValueError, AttributeError) as error:  # a file that is none, or one of another version of ours
+    except (OSError, ValueError, AttributeError, struct.error) as error:  # no library, or another version of ours
         why = f"{error}; install again" if _PATH.exists() else "not built; install again with a C++17 compiler"
         log.warning(_WITHOUT, why)
         return None
@@ -67,6 +70,16 @@ def _load() -> ctypes.CDLL | None:
     lib.minfer_readback_release.restype = None
     lib.minfer_kernels.restype = ctypes.c_char_p
     return lib
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a library in the ELF format reaches to its end, where the table of its sections stands."""
+    with path.open("rb") as file:
+        header = file.read(64)
+    if header[:4] != b"\x7fELF":
+        return True
+    (table,), (entry, count) = struct.unpack_from("=Q", header, 40), struct.unpack_from("=HH", header, 58)
+    return table + entry * count <= path.stat().st_size
 
 
 def instruction_set() -> str:

@@ -34,6 +34,11 @@ class MixedStack:
         return self.stacks[0].shape
 
     @property
+    def is_stack(self) -> bool:
+        """Whether this is more than one matrix."""
+        return self.index is None
+
+    @property
     def exact(self) -> bool:
         return self.stacks[0].exact
 

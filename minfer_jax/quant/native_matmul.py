@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from minfer_jax.errors import ArgumentError
 from minfer_jax.native import MATMUL
 from minfer_jax.native.call import native_call
 from minfer_jax.quant import formats, planes
@@ -32,7 +33,14 @@ def products(
     with ``eps`` in front. activation ("silu" or "gelu"): of two weights, the one result act(first) * second.
     residual: [..., N], added to the first result.
     positions: int32 [...]; a row at a negative one is padding, costs nothing and gives zeros.
+
+    Raises ArgumentError for a stack of weights, or columns that do not agree.
     """
+    for w in weights:
+        if w.is_stack:
+            raise ArgumentError("the weight is a stack of matrices; take one with layer(i)")
+        if x.shape[-1] != w.shape[1]:
+            raise ArgumentError(f"x is [..., {x.shape[-1]}] and the weight [{w.shape[0]}, {w.shape[1]}]; K must agree")
     nothing = jnp.zeros(0, jnp.float32)
     rows = x.reshape(-1, x.shape[-1])
     operands = [

@@ -42,6 +42,12 @@ class QuantTensor:
         return self.format in formats.PACKED
 
     @property
+    def is_stack(self) -> bool:
+        """Whether this is more than one matrix."""
+        plane = self.planes["codes" if self.is_packed else "values"]
+        return self.index is None and plane.ndim > (3 if self.is_tiled else 2)
+
+    @property
     def row_step(self) -> int:
         """What ``start`` and ``size`` of :meth:`rows` must be multiples of."""
         return lanes_of(self.implementation)

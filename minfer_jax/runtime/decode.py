@@ -15,6 +15,7 @@ import numpy as np
 from minfer_jax.models.cache import KVCache
 from minfer_jax.models.config import Config
 from minfer_jax.models.forward import forward
+from minfer_jax.models.head import head_weight, logprobs_of
 from minfer_jax.models.params import Params
 from minfer_jax.runtime.jitted import COMPILER_OPTIONS
 from minfer_jax.runtime.readback import Route, deliver
@@ -67,6 +68,7 @@ def _advance(
     processed: jax.Array,
     settings: Settings,
     ends: jax.Array,
+    native: bool,
     greedy: bool | None = None,
 ) -> tuple[DecodeState, tuple[jax.Array, jax.Array]]:
     """Draw a token in every row that goes on: logits [B, V] -> state, (token int32 [B], logprob float32 [B]).
@@ -78,7 +80,7 @@ def _advance(
     going = state.position >= 0
     z = adjust_logits(processed, settings, state.in_prompt, state.counts)
     token = argmax(z) if greedy else sample(z, settings, _keys(settings, state), greedy)  # no keys where none is drawn
-    logprob = logits[rows, token] - jax.nn.logsumexp(logits, -1)
+    logprob = logprobs_of(logits, token, native)
     sound = jnp.isfinite(logits).all(-1) & jnp.isfinite(z.max(-1))
 
     remaining = state.remaining - going
@@ -103,7 +105,7 @@ def _keys(settings: Settings, state: DecodeState) -> jax.Array:
     return jax.vmap(key)(jnp.arange(len(state.position)), jnp.maximum(state.position, 0))
 
 
-@partial(jax.jit, static_argnames="greedy", donate_argnames="state")
+@partial(jax.jit, static_argnames=("native", "greedy"), donate_argnames="state")
 def draw_tokens(
     logits: jax.Array,
     processed: jax.Array | None,
@@ -112,15 +114,17 @@ def draw_tokens(
     ends: jax.Array,
     cancelled: jax.Array,
     *,
+    native: bool,
     greedy: bool,
 ) -> tuple[DecodeState, tuple[jax.Array, jax.Array]]:
     """The next token of every row from logits [B, V] that are there already: those of a prompt, or of a step whose
-    logits the host has ``processed``. ends, cancelled: as in :func:`decode`; greedy: what settings.greedy says.
+    logits the host has ``processed``. ends, cancelled: as in :func:`decode`; native: whether the logits are of a model
+    on the native library; greedy: what settings.greedy says.
 
     Returns the state (the one given is consumed) and (tokens int32 [1, B], logprobs float32 [1, B]).
     """
     state = _cancel(state, cancelled)
-    state, out = _advance(state, logits, logits if processed is None else processed, settings, ends, greedy)
+    state, out = _advance(state, logits, logits if processed is None else processed, settings, ends, native, greedy)
     return state, jax.tree.map(lambda x: x[None], out)
 
 
@@ -170,7 +174,7 @@ def decode(
         i, cache, state, out = carry
         logits, cache = forward(params, config, state.token[:, None], state.position[:, None], cache)
         logits = logits[:, 0]
-        state, new = _advance(state, logits, logits, settings, ends, greedy)
+        state, new = _advance(state, logits, logits, settings, ends, head_weight(params).is_tiled, greedy)
         return i + 1, cache, state, jax.tree.map(lambda all, one: all.at[i].set(one), out, new)
 
     _, cache, state, out = jax.lax.while_loop(wanted, step, (jnp.int32(0), cache, state, blank))

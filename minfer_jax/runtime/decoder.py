@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from minfer_jax.models.cache import init_cache
+from minfer_jax.models.head import head_weight
 from minfer_jax.runtime.buckets import (
     MAX_STEPS,
     cache_bucket,
@@ -118,9 +119,9 @@ class Decoder:
                 processed[row] = self._process(int(row), logits[row])
         cancelled = pad_ended(ended, self._rows)
         with no_collection():  # the first call compiles
-            self._state, out = draw_tokens(
-                logits, processed, self._state, self._settings, self._ends, cancelled, greedy=self._greedy
-            )
+            static = {"native": head_weight(self._runtime.params).is_tiled, "greedy": self._greedy}
+            args = logits, processed, self._state, self._settings, self._ends, cancelled
+            self._state, out = draw_tokens(*args, **static)
         self._produced += 1
         return jax.device_get(out)
 

@@ -7,8 +7,9 @@ from minfer_jax.errors import ArgumentError
 from minfer_jax.generation import generate, generate_batch
 from minfer_jax.model import Model
 from minfer_jax.sampling import Sampler
+from minfer_jax.scoring import score_tokens
 from tests.generation.golden import GOLDEN, sure_steps
-from tests.promises import LARGEST
+from tests.promises import LARGEST, rounding
 
 GREEDY = Sampler(temperature=0)
 
@@ -112,3 +113,12 @@ def test_t08_ids_out_of_range_never_reach_the_device(smol_model: Model) -> None:
     for bad in ([-1], [49152], [2**31], [1.5], ["1"], [[1]], 7, {1, 2}):
         with pytest.raises(ArgumentError):
             generate(smol_model, bad, max_tokens=1)
+
+
+def test_a_generated_token_has_the_log_probability_of_a_scored_one(smol_model: Model) -> None:
+    prompt = smol_model.tokenizer.encode("Once upon a time there was")
+    beside = generate_batch(smol_model, [prompt, prompt[:3]], max_tokens=40, sampler=GREEDY)[0]
+    alone = generate(smol_model, prompt, max_tokens=40, sampler=GREEDY)
+    scored = score_tokens(smol_model, [(prompt, alone.tokens)])[0].token_logprobs
+    for found in (alone.token_logprobs, beside.token_logprobs):
+        np.testing.assert_allclose(found, scored, rtol=0, atol=rounding(smol_model, 1e-4))

@@ -51,6 +51,15 @@ def test_not_a_library(log: Log, monkeypatch: Patch, tmp_path: Path):
 
 
 @needs_library
+def test_cut_off(log: Log, monkeypatch: Patch, tmp_path: Path):
+    """To load such a file would end the process."""
+    (tmp_path / "libminfer.so").write_bytes(native._PATH.read_bytes()[:100_000])
+    monkeypatch.setattr(native, "_PATH", tmp_path / "libminfer.so")
+    assert library_in_threads() == [None] * 8
+    assert log.messages == ["going on without the native library: libminfer.so is cut off; install again"]
+
+
+@needs_library
 @pytest.mark.parametrize("newer_by, fits", [((0, -1), False), ((0, 0), True), ((0, 1), True), ((1, 0), False)])
 def test_jaxlib_has_another_version_of_the_interface(
     newer_by: tuple[int, int],

@@ -9,7 +9,8 @@ from gguf import GGMLQuantizationType
 
 import minfer_jax as mj
 from minfer_jax.gguf import RawTensor
-from minfer_jax.quant import matmul, to_tensor
+from minfer_jax.quant import matmul, to_stack, to_tensor
+from tests.native.built import needs_library
 
 QUANTISABLE = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "BF16", "F16", "F32")
 
@@ -65,6 +66,21 @@ def test_unavailable_implementations_say_why():
         matmul(x, w, "cuda")
     with pytest.raises(mj.UnsupportedError, match="dense.*Q4_0"):
         matmul(x, w, "dense")
+
+
+@needs_library
+def test_native_products_refuse_what_is_not_theirs():
+    part = RawTensor("w", GGMLQuantizationType.F32, (4, 32), np.ones((4, 32), np.float32).view(np.uint8))
+    x, tiled = jnp.ones((2, 32)), to_tensor(part, "ffi", "float32")
+    with pytest.raises(mj.UnsupportedError, match="in rows"):
+        matmul(x, tiled, "dense")
+    with pytest.raises(mj.UnsupportedError, match="in tiles"):
+        matmul(x, to_tensor(part, "dense", "float32"), "ffi")
+    with pytest.raises(mj.ArgumentError, match=r"x is \[..., 31\] and the weight \[4, 32\]"):
+        matmul(x[:, 1:], tiled)
+    for other in (part, quantised("Q4_0", 4, 32)):  # two of a type, or a type each
+        with pytest.raises(mj.ArgumentError, match="stack of matrices; take one with layer"):
+            matmul(x, to_stack([part, other], "ffi", "float32"))
 
 
 def test_a_quant_tensor_is_a_pytree_of_planes():
