@@ -8,9 +8,12 @@ from minfer_jax.errors import MinferError
 from minfer_jax.hub import resolve
 from minfer_jax.load import load
 from minfer_jax.model import Model
+from minfer_jax.native import library
 from tests.tiny.fixtures import tiny_gguf, tiny_golden
 
 __all__ = ["tiny_gguf", "tiny_golden"]
+
+library()  # where it was not built, that is said once, before any test looks at what is written
 
 
 def _real_model(name: str) -> Path:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.stderr import errors
 from tests.tiny import CASES
 
 COMMAND = [sys.executable, "-m", "minfer_jax.cli"]
@@ -23,7 +24,7 @@ def test_g01_error_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
     (tmp_path / "cut.gguf").write_bytes(b"GGUF\3\0\0\0")
     done = finish("generate", tmp_path / "cut.gguf", "a")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("minfer-jax: error: ") and done.stderr.count("\n") == 1
+    assert errors(done.stderr).startswith("minfer-jax: error: ") and errors(done.stderr).count("\n") == 1
 
 
 def test_wrong_usage_is_exit_code_2() -> None:
@@ -56,7 +57,7 @@ def test_a_reader_that_leaves_ends_the_command_quietly(tiny_gguf) -> None:
         process.stdout.close()
         process.stdin.write(b'{"text": "the"}\n' * 10)
         process.stdin.close()
-        assert process.stderr.read() == b""
+        assert errors(process.stderr.read().decode()) == ""
         assert process.wait(timeout=120) == 141
 
 
@@ -72,7 +73,7 @@ def test_ctrl_c_is_exit_code_130_without_traceback(tiny_gguf) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert err == b"minfer-jax: interrupted\n"
+    assert errors(err.decode()) == "minfer-jax: interrupted\n"
     assert all(json.loads(line) for line in out.splitlines())
 
 

@@ -16,6 +16,7 @@ from minfer_jax.runtime.keys import Shape
 from minfer_jax.scoring import score_tokens
 from tests.promises import rounding
 from tests.runtime.runs import GREEDY, NO_PREFILL, compiling, lengths, places, pure, run, served, size, tokens
+from tests.stderr import errors
 
 # -- the protocol
 
@@ -220,7 +221,7 @@ def test_b_a_process_may_end_with_a_promotion_under_way(nano_path: Path) -> None
     process = subprocess.run(
         [sys.executable, "-c", EXIT, nano_path], capture_output=True, text=True, timeout=120, check=False
     )
-    assert (process.returncode, process.stderr) == (0, "")
+    assert (process.returncode, errors(process.stderr)) == (0, "")
     lines = process.stdout.splitlines()
     assert sorted(lines) == ["begins 5", "ends"]
 
