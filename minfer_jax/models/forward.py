@@ -61,8 +61,15 @@ def hidden_states(
     positions: jax.Array,
     cache: KVCache | None = None,
     tail_ids: jax.Array | None = None,
+    until: jax.Array | None = None,
 ) -> tuple[jax.Array, KVCache | None]:
-    """As :func:`forward` without the head: float32 [B, T, D] or [n_out, D], after the final norm."""
+    """As :func:`forward` without the head: float32 [B, T, D] or [n_out, D], after the final norm.
+
+    until: [B, T] int32, for packed weights of the native kernels and without a cache: a row holds many texts that
+        share prefixes, and token t is seen, at the earlier of their positions, by tokens t .. until - 1 of the row.
+        A token's numbers are bit for bit those of its text alone if it stands at its position, or a multiple of 16
+        places after it.
+    """
     chex.assert_rank([tokens, positions], 2)
     chex.assert_equal_shape([tokens, positions])
     B, T = tokens.shape
@@ -73,6 +80,10 @@ def hidden_states(
             raise ArgumentError(f"{T} tokens do not fit a cache of {cache.length} positions; make it longer")
     if tail_ids is not None:
         chex.assert_rank(tail_ids, 1)
+    if until is not None:
+        chex.assert_shape(until, (B, T))
+        if cache is not None or not params.embedding.is_tiled:
+            raise ArgumentError("until is for implementation 'ffi' without a cache; leave it out")
 
     x = params.embedding.take(tokens) * config.embedding_scale  # [B, T, D]
     rotations = angles(params.rope_freqs, positions, magnitude(config.rope))
@@ -80,7 +91,7 @@ def hidden_states(
 
     def attend(layer: Layer, index: jax.Array | int, x: jax.Array, cache: KVCache | None):
         cos, sin = (r[tables[index]] for r in rotations)
-        return _attention_block(layer, config, index, x, positions, cos, sin, windows[index], cache)
+        return _attention_block(layer, config, index, x, positions, cos, sin, windows[index], cache, until)
 
     first = 0
     for n, run in enumerate(params.runs):
@@ -131,9 +142,10 @@ def _attention_block(
     sin: jax.Array,
     window: jax.Array,
     cache: KVCache | None,
+    until: jax.Array | None,
 ) -> tuple[jax.Array, KVCache | None]:
     """Residual plus attention of one layer: [B, T, D] -> [B, T, D]; the new keys and values go to the cache first."""
     q, k, v = project_qkv(layer, config, x, positions)
-    attend = native_attention.attend if layer.q.is_tiled else attention.attend
-    h, cache = attend(config, layer, q, k, v, cos, sin, positions, window, cache, index)
+    args = config, layer, q, k, v, cos, sin, positions, window, cache, index
+    h, cache = native_attention.attend(*args, until) if layer.q.is_tiled else attention.attend(*args)
     return add_projection(x, h, layer.o, layer.o_bias, layer.attn_post_norm, config, positions), cache

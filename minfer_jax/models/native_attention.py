@@ -23,21 +23,24 @@ def attend(
     window: jax.Array,
     cache: KVCache | None,
     index: jax.Array | int,
+    until: jax.Array | None = None,
 ) -> tuple[jax.Array, KVCache | None]:
     """Norms of a head, rotation, writing into layer ``index`` of the cache, and attention: ([B, T, n_heads * head_dim],
     cache). As ``attention.attend``, but bit for bit the same for a token whatever B, T and the cache's length.
 
     q [B, T, n_heads, head_dim], k and v [B, T, n_kv_heads, head_dim] float32: products with their biases. cos, sin
     [B, T, dim / 2] float32; positions [B, T] and window (scalar) int32. The output of a padding token is zeros.
+    until: int32 [B, T], see ``forward.hidden_states``.
     """
     none = jnp.zeros(0, jnp.float32)
     norms = (none if norm is None else norm for norm in (layer.q_norm, layer.k_norm))
-    operands = [q, k, v, cos, sin, positions, window, *norms]
+    until = jnp.zeros(0, jnp.int32) if until is None else until
+    operands = [q, k, v, cos, sin, positions, until, window, *norms]
     stored = (k, v)
     if cache is not None:
         operands += [cache.k, cache.v, jnp.asarray(index, jnp.int32)]
         stored = (cache.k, cache.v)
-    first = 1 if cache is None else 9
+    first = 1 if cache is None else 10
     shapes = [jax.ShapeDtypeStruct((*q.shape[:2], config.n_heads * config.head_dim), jnp.float32)]
     out, *stored = native_call(
         ATTENTION,

@@ -30,8 +30,8 @@ bool is(const Any& x, ffi::DataType type, std::initializer_list<int64_t> shape) 
 
 const float* floats(const Any& x) { return x.element_count() ? x.typed_data<float>() : nullptr; }
 
-ffi::Error attention(ffi::ThreadPool pool, Any q, Any k, Any v, Any cos, Any sin, Any positions, Any window, Any q_norm,
-                     Any k_norm, std::optional<Any> cache_k, std::optional<Any> cache_v, std::optional<Any> index,
+ffi::Error attention(ffi::ThreadPool pool, Any q, Any k, Any v, Any cos, Any sin, Any positions, Any until, Any window,
+                     Any q_norm, Any k_norm, std::optional<Any> cache_k, std::optional<Any> cache_v, std::optional<Any> index,
                      float eps, float scale, float softcap, ffi::Result<Any> out, ffi::Result<Any> keys,
                      ffi::Result<Any> values) {
   if (q.dimensions().size() != 4 || k.dimensions().size() != 4 || cos.dimensions().size() != 3) {
@@ -49,6 +49,9 @@ ffi::Error attention(ffi::ThreadPool pool, Any q, Any k, Any v, Any cos, Any sin
   if (!is(positions, ffi::S32, {B, T}) || !is(window, ffi::S32, {})) {
     return wrong("positions are int32 [B, T], window is an int32 scalar");
   }
+  if (!is(until, ffi::S32, {0}) && (index || !is(until, ffi::S32, {B, T}))) {
+    return wrong("until is int32 [0], or [B, T] without a cache");
+  }
   for (const Any& norm : {q_norm, k_norm}) {
     if (!is(norm, ffi::F32, {D}) && !is(norm, ffi::F32, {0})) return wrong("norms are float32 [D], or [0] for none");
   }
@@ -57,7 +60,9 @@ ffi::Error attention(ffi::ThreadPool pool, Any q, Any k, Any v, Any cos, Any sin
   a.rows = B, a.tokens = T, a.kv_heads = KV, a.group = H / KV, a.dim = D, a.half = half;
   a.q = floats(q), a.k = floats(k), a.v = floats(v), a.cos = floats(cos), a.sin = floats(sin);
   a.q_norm = floats(q_norm), a.k_norm = floats(k_norm);
-  a.positions = positions.typed_data<int32_t>(), a.window = *window.typed_data<int32_t>();
+  a.positions = positions.typed_data<int32_t>();
+  a.until = until.element_count() ? until.typed_data<int32_t>() : nullptr;
+  a.window = *window.typed_data<int32_t>();
   a.eps = eps, a.scale = scale, a.softcap = softcap;
   a.out = out->typed_data<float>();
   auto *store_k = static_cast<char*>(keys->untyped_data()), *store_v = static_cast<char*>(values->untyped_data());
@@ -116,6 +121,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(minfer_attention, attention,
                                   .Arg<Any>()  // cos
                                   .Arg<Any>()  // sin
                                   .Arg<Any>()  // positions
+                                  .Arg<Any>()  // until
                                   .Arg<Any>()  // window
                                   .Arg<Any>()  // q_norm
                                   .Arg<Any>()  // k_norm

@@ -16,6 +16,8 @@ struct Attention {
   const float *k, *v;            // [rows, tokens, kv_heads, dim]
   const float *cos, *sin;        // [rows, tokens, half]: dimensions i and half + i are rotated together
   const int32_t* positions;      // [rows, tokens], negative for padding
+  const int32_t* until;          // [rows, tokens], without a cache: a key is seen by tokens of its row from its own on,
+                                 // up to, without, this one; or null: by all
   const float *q_norm, *k_norm;  // [dim], weights of an RMSNorm over a head, or null
   int32_t window;                // how many positions a query sees, its own included; 0: no limit
   float eps, scale, softcap;     // of the norms; of the scores; a softcap of 0 is none

@@ -80,8 +80,9 @@ void write_keys(const Attention& a, int64_t row, int64_t head, Scratch& scratch)
   }
 }
 
-// Which keys of a block a query sees, a bit for each.
-inline uint32_t visible_keys(const Attention& a, int64_t row, int64_t position, int64_t block) {
+// Which keys of a block a query of a row sees, a bit for each.
+inline uint32_t visible_keys(const Attention& a, int64_t row, int64_t query, int64_t block) {
+  int64_t before = row * a.tokens, position = a.positions[before + query];
   if (position < 0) return 0;
   int64_t first = block * kKeys, reach = a.window > 0 ? a.window : int64_t{1} << 31;
   if (a.cached) {
@@ -89,14 +90,20 @@ inline uint32_t visible_keys(const Attention& a, int64_t row, int64_t position, 
     if (end <= 0 || begin >= kKeys) return 0;
     return (end < kKeys ? (1u << end) - 1 : kAllKeys) & (begin > 0 ? kAllKeys << begin : kAllKeys);
   }
-  const int32_t* positions = a.positions + row * a.tokens + first;
+  const int32_t *positions = a.positions + before + first, *until = a.until ? a.until + before + first : nullptr;
   int64_t n = a.tokens - first < kKeys ? a.tokens - first : kKeys;
-  uint32_t seen = 0;
+  uint32_t open = kAllKeys, seen = 0;
+  if (until) {
+    n = query + 1 - first < n ? query + 1 - first : n;
+    open = 0;
+    for (int64_t i = 0; i < n; i++) open |= uint32_t(until[i] > int32_t(query)) << i;
+    if (!open) return 0;
+  }
   for (int64_t i = 0; i < n; i++) {
     int64_t back = position - positions[i];
     seen |= uint32_t(positions[i] >= 0 && back >= 0 && back < reach) << i;
   }
-  return seen;
+  return seen & open;
 }
 
 MINFER_INLINE float widen_one(const float* from) { return *from; }
@@ -240,11 +247,12 @@ template <typename Stored>
 void attend(const Attention& a, int64_t row, int64_t head, int64_t i, Scratch& scratch) {
   int64_t left = a.tokens - i * a.queries, dim = a.dim, padded = (dim + kLanes - 1) / kLanes * kLanes;
   int64_t queries = left < a.queries ? left : a.queries, heads = queries * a.group;
-  int64_t token = row * a.tokens + i * a.queries;
+  int64_t start = i * a.queries, token = row * a.tokens + start;
   const int32_t* positions = a.positions + token;
   int64_t slots = 0;  // that any of them may see
   for (int64_t query = 0; query < queries; query++) {
-    int64_t end = positions[query] < 0 ? 0 : a.cached ? positions[query] + int64_t{1} : a.slots;
+    int64_t end = a.cached ? positions[query] + int64_t{1} : a.until ? start + query + 1 : a.slots;
+    if (positions[query] < 0) end = 0;
     slots = end > slots ? end : slots;
   }
   slots = slots < a.slots ? slots : a.slots;
@@ -263,7 +271,7 @@ void attend(const Attention& a, int64_t row, int64_t head, int64_t i, Scratch& s
   }
   for (int64_t query = 0; query < queries; query++) {
     for (int64_t block = 0; block < blocks; block++) {
-      seen[query * blocks + block] = visible_keys(a, row, positions[query], block);
+      seen[query * blocks + block] = visible_keys(a, row, start + query, block);
     }
   }
   // Calls work(constant n, h, keys) for every n heads from h on that meet a block together and see any keys of it: the

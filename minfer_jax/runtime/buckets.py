@@ -1,15 +1,15 @@
 """Every padding decision of the package: which shapes programs are compiled for, and how work is packed into them."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from minfer_jax.runtime.keys import Sampling, Shape
+from minfer_jax.runtime.prefixes import Row, fill_row, lay_out
 from minfer_jax.runtime.readback import Route
 
 _LADDER = tuple(sorted({2**i for i in range(31)} | {3 * 2**i for i in range(3, 29)}))  # 1 2 4 8 16 24 32 48 64 ..
@@ -132,38 +132,36 @@ def unpad_run(logits: Any, shape: Shape, exact: Shape) -> Any:
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences that are scored by one program call.
+    """Sequences that are scored by one program call: its rows, and its shape as it is (exact) and padded (bucket)."""
 
-    members: (index in the caller's list, ids, how many of the last ids are targets). exact, bucket: its shape as it is
-    and padded.
-    """
-
-    members: tuple[tuple[int, Sequence[int], int], ...]
+    rows: tuple[Row, ...]
     exact: Shape
     bucket: Shape
 
-    def rows(self, shape: Shape) -> list[slice]:
-        """For each member its slice of the n_out rows."""
-        n_scored = [scored for _, _, scored in self.members]
-        if shape.n_out < shape.slots:
-            ends = list(accumulate(n_scored))
-        else:
-            ends = [row * shape.tokens + len(ids) - 1 for row, (_, ids, _) in enumerate(self.members)]
-        return [slice(end - scored, end) for end, scored in zip(ends, n_scored, strict=True)]
+    def results(self, shape: Shape) -> list[tuple[int, slice]]:
+        """For each sequence its index in the caller's list, and its slice of the n_out rows of results."""
+        found, end = [], 0
+        for row, members in enumerate(self.rows):
+            for member in members:
+                if shape.n_out == shape.slots:
+                    end = row * shape.tokens + member.end
+                else:
+                    end += member.n_scored
+                found.append((member.index, slice(end - member.n_scored, end)))
+        return found
 
     def fill(self, shape: Shape) -> "Filled":
         """The arrays at one of the two shapes."""
         tokens = np.zeros((shape.batch, shape.tokens), np.int32)
-        positions = np.full((shape.batch, shape.tokens), -1, np.int32)
+        positions, until = np.full_like(tokens, -1), np.full_like(tokens, shape.tokens)
         tail_ids, targets = np.zeros(shape.n_out, np.int32), np.zeros(shape.n_out, np.int32)
-        for row, ((_, ids, scored), here) in enumerate(zip(self.members, self.rows(shape), strict=True)):
-            n = len(ids) - 1
-            tokens[row, :n] = ids[:-1]
-            positions[row, :n] = np.arange(n)
-            end = row * shape.tokens + n
-            tail_ids[here] = np.arange(end - scored, end)
-            targets[here] = ids[-scored:]
-        return Filled(tokens, positions, tail_ids if shape.n_out < shape.slots else None, targets)
+        results = iter(self.results(shape))
+        for row, members in enumerate(self.rows):
+            fill_row(members, tokens[row], positions[row], until[row])
+            for member, (_, here) in zip(members, results, strict=False):
+                tail_ids[here] = row * shape.tokens + member.places[-member.n_scored :]
+                targets[here] = member.ids[-member.n_scored :]
+        return Filled(tokens, positions, tail_ids if shape.n_out < shape.slots else None, targets, until)
 
 
 @dataclass(frozen=True)
@@ -172,41 +170,47 @@ class Filled:
 
     tokens, positions: [B, T] int32 (positions -1 on padding). tail_ids: [n_out] int32, the rows of the B * T that are
     scored, padded with 0; None when all are, and n_out = B * T. targets: [n_out] int32, the id to score after each.
+    until: [B, T] int32, the place in its row up to which a token is seen.
     """
 
     tokens: np.ndarray
     positions: np.ndarray
     tail_ids: np.ndarray | None
     targets: np.ndarray
+    until: np.ndarray
 
 
 def pack_sequences(
-    sequences: Sequence[Sequence[int]], n_scored: Sequence[int], batch_tokens: int = BATCH_TOKENS
+    sequences: Sequence[Sequence[int]],
+    n_scored: Sequence[int],
+    batch_tokens: int = BATCH_TOKENS,
+    share: bool = False,
 ) -> Iterator[Batch]:
-    """Sequences, longest first, in batches of few distinct shapes.
+    """Sequences, in rows that are sorted from long to short, in batches of few distinct shapes.
 
     sequences: at least two ids each; all but the last are input. n_scored: how many of each sequence's last ids are
-    targets (1 <= n_scored < its length).
+    targets (1 <= n_scored < its length). share: put those that begin alike into one row (``prefixes.py``).
 
-    A batch's length is the bucket of its longest member; it holds what fits ``batch_tokens`` slots (one sequence
+    A batch's length is the bucket of its longest row; it holds what fits ``batch_tokens`` slots (one sequence
     always does) and is longer than a quarter of that. Its rows are a power of two, and its scored rows that share of
     all slots, 1/16 to 1, which holds them. Only a call that is one batch has an exact shape: where there are more,
     their shapes are choices made here, not by the caller, and each is its own bucket.
     """
-    order = sorted(range(len(sequences)), key=lambda i: (-len(sequences[i]), i))
+    rows = lay_out(sequences, n_scored, _TOKENS[max(0, bisect_right(_TOKENS, batch_tokens) - 1)], share)
+    rows.sort(key=lambda row: (-row[-1].end, row[0].index))
     start = 0
-    while start < len(order):
-        longest = len(sequences[order[start]]) - 1
+    while start < len(rows):
+        longest = rows[start][-1].end
         T = token_bucket(longest)
-        end = min(len(order), start + _floor_power(max(1, batch_tokens // T)))
-        while T > _MIN_TOKENS and len(sequences[order[end - 1]]) - 1 <= T // 4:
+        end = min(len(rows), start + _floor_power(max(1, batch_tokens // T)))
+        while T > _MIN_TOKENS and rows[end - 1][-1].end <= T // 4:
             end -= 1
-        members = tuple((i, sequences[i], n_scored[i]) for i in order[start:end])
-        n_out = sum(scored for _, _, scored in members)
-        rows = row_bucket(len(members))
-        bucket = Shape("score", rows, T, _scored_bucket(n_out, rows * T))
-        exact = Shape("score", len(members), longest, n_out) if len(members) == len(order) else bucket
-        yield Batch(members, exact, bucket)
+        taken = tuple(rows[start:end])
+        n_out = sum(member.n_scored for row in taken for member in row)
+        padded = row_bucket(len(taken))
+        bucket = Shape("score", padded, T, _scored_bucket(n_out, padded * T))
+        exact = Shape("score", len(taken), longest, n_out) if len(taken) == len(rows) else bucket
+        yield Batch(taken, exact, bucket)
         start = end
 
 

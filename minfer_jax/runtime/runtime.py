@@ -124,16 +124,22 @@ class Runtime(Model):
             logits = unpad_run(logits, call.shape, exact).reshape(exact.n_out, -1)
         return (logits if tail is tail_ids else logits[tail_ids]), cache
 
-    def score(self, batch: Batch) -> tuple[Call, list[slice]]:
+    @property
+    def can_share(self) -> bool:
+        """Whether sequences that begin alike may share what they have in common: where that changes no bit."""
+        return self.params.embedding.is_tiled
+
+    def score(self, batch: Batch) -> tuple[Call, list[tuple[int, slice]]]:
         """Start scoring a batch: a call that gives (logprob float32 [n_out], likeliest token int32 [n_out]), and for
-        each member of the batch its slice of them."""
+        each sequence of the batch its index and its slice of them."""
 
         def arrange(shape: Shape, _: bool) -> tuple:
             filled = batch.fill(shape)
-            return self.params, filled.tokens, filled.positions, filled.tail_ids, filled.targets
+            until = filled.until if self.can_share else None
+            return self.params, filled.tokens, filled.positions, filled.tail_ids, filled.targets, until
 
         call = self._call(jitted.score_rows, batch.exact, batch.bucket, arrange, {})
-        return call, batch.rows(call.shape)
+        return call, batch.results(call.shape)
 
     def decode(
         self,

@@ -15,7 +15,7 @@ from minfer_jax.runtime.runtime import as_runtime
 _IN_FLIGHT = 2  # one batch computes while the next waits, so that the device never does
 
 Scored = tuple[int, np.ndarray, np.ndarray]
-Running = tuple[list[tuple[int, slice]], Call]  # which rows of the results to come are whose
+Running = tuple[Call, list[tuple[int, slice]]]  # and which rows of its results are whose
 
 
 def score_suffixes(
@@ -36,9 +36,8 @@ def score_suffixes(
     batch_tokens = BATCH_TOKENS if batch_tokens is None else check_integer("batch_tokens", batch_tokens, 1)
     runtime = as_runtime(model)
     running: deque[Running] = deque()
-    for batch in pack_sequences(sequences, n_scored, batch_tokens):
-        call, rows = runtime.score(batch)
-        running.append(([(index, here) for (index, _, _), here in zip(batch.members, rows, strict=True)], call))
+    for batch in pack_sequences(sequences, n_scored, batch_tokens, runtime.can_share):
+        running.append(runtime.score(batch))
         if len(running) >= _IN_FLIGHT:
             yield from _read(model, running.popleft(), where)
     while running:
@@ -46,7 +45,7 @@ def score_suffixes(
 
 
 def _read(model: Model, batch: Running, where: Naming) -> Iterator[Scored]:
-    items, call = batch
+    call, items = batch
     logprobs, greedy = call.read()
     for index, rows in items:
         values = logprobs[rows]
