@@ -31,9 +31,9 @@ bool is(const Any& x, ffi::DataType type, std::initializer_list<int64_t> shape) 
 const float* floats(const Any& x) { return x.element_count() ? x.typed_data<float>() : nullptr; }
 
 ffi::Error attention(ffi::ThreadPool pool, Any q, Any k, Any v, Any cos, Any sin, Any positions, Any until, Any window,
-                     Any q_norm, Any k_norm, std::optional<Any> cache_k, std::optional<Any> cache_v, std::optional<Any> index,
-                     float eps, float scale, float softcap, ffi::Result<Any> out, ffi::Result<Any> keys,
-                     ffi::Result<Any> values) {
+                     Any q_norm, Any k_norm, std::optional<Any> cache_k, std::optional<Any> cache_v,
+                     std::optional<Any> index, float eps, float scale, float softcap, ffi::Result<Any> out,
+                     ffi::Result<Any> keys, ffi::Result<Any> values) {
   if (q.dimensions().size() != 4 || k.dimensions().size() != 4 || cos.dimensions().size() != 3) {
     return wrong("q and k have 4 dimensions, cos has 3");
   }

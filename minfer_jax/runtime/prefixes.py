@@ -44,14 +44,12 @@ class Member:
 Row = tuple[Member, ...]
 
 
-def lay_out(
-    sequences: Sequence[Sequence[int]], n_scored: Sequence[int], most_places: int, share: bool
-) -> list[Row]:
+def lay_out(sequences: Sequence[Sequence[int]], n_scored: Sequence[int], most_places: int, share: bool) -> list[Row]:
     """Sequences (two ids each at least) in rows: one a row, or, to share, as many that begin alike as have room.
 
     No member shares inputs whose outputs it needs. A row of more than one member has ``most_places`` at most.
     """
-    order = sorted(range(len(sequences)), key=lambda i: sequences[i][:-1]) if share else range(len(sequences))
+    order = sorted(range(len(sequences)), key=lambda i: list(sequences[i][:-1])) if share else range(len(sequences))
     rows: list[list[Member]] = []
     for i in order:
         ids, inputs = sequences[i], len(sequences[i]) - 1

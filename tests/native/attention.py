@@ -97,18 +97,25 @@ def config(sizes: Sizes) -> Config:
 
 @partial(jax.jit, static_argnames="sizes")
 def traced(
-    sizes: Sizes, tokens: Tokens, cos: Any, sin: Any, window: Any, cache: KVCache | None, index: Any = LAYER
+    sizes: Sizes,
+    tokens: Tokens,
+    cos: Any,
+    sin: Any,
+    window: Any,
+    cache: KVCache | None,
+    index: Any = LAYER,
+    until: Any = None,
 ) -> tuple[jax.Array, KVCache | None]:
     """The custom call, as a function of arrays."""
     q_norm, k_norm = map(jnp.asarray, norms(sizes)) if sizes.norms else (None, None)
     layer: Any = SimpleNamespace(q_norm=q_norm, k_norm=k_norm)
     q, k, v, positions = tokens
-    return attend(config(sizes), layer, q, k, v, cos, sin, positions, window, cache, index)
+    return attend(config(sizes), layer, q, k, v, cos, sin, positions, window, cache, index, until)
 
 
-def native(sizes: Sizes, tokens: Tokens, cache: KVCache | None = None, window: int = 0):
+def native(sizes: Sizes, tokens: Tokens, cache: KVCache | None = None, window: int = 0, until: Any = None):
     """Its output [B, T, heads, dim] and the cache."""
-    out, cache = traced(sizes, tokens, *angles(sizes, tokens.positions), np.int32(window), cache)
+    out, cache = traced(sizes, tokens, *angles(sizes, tokens.positions), np.int32(window), cache, until=until)
     return np.asarray(out).reshape(tokens.q.shape), cache
 
 

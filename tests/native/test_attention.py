@@ -190,6 +190,8 @@ def test_shapes_that_do_not_fit():
     tokens, cache = random_tokens(sizes, np.array([[0]])), random_cache(sizes, 2, 8)
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"a cache is two arrays, .* \[L, B, KV, S, D\]"):
         native(sizes, tokens, cache)
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"until is int32 \[0\], or \[B, T\] without a cache"):
+        native(sizes, tokens, random_cache(sizes, 1, 8), until=np.ones((1, 1), np.int32))
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"cos and sin are float32 \[B, T, half\]"):
         native(Sizes(half=9), tokens)
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"positions are int32 \[B, T\]"):

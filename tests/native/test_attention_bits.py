@@ -102,6 +102,40 @@ def test_more_queries_than_attend_together():
     same(native(sizes, tokens)[0][0], np.concatenate(expected))
 
 
+@settings(max_examples=25, deadline=None)
+@given(texts, st.data())
+def test_texts_that_share_a_prefix(text, data):
+    """A row of texts that branch off the first one, each a multiple of 16 places behind its positions."""
+    sizes, n, window = text
+    trunk = random_tokens(sizes, np.arange(n)[None])
+    tails = data.draw(st.lists(st.tuples(st.integers(0, n), st.integers(1, 40)), max_size=4))
+    width = n + sum(length + 16 for _, length in tails)
+    positions, until = np.full((1, width), -1), np.full((1, width), width, np.int32)
+    row = random_tokens(sizes, positions, seed=1)
+    for all in row[:3]:
+        all[...] = np.nan
+
+    def write(start: int, tokens: Tokens, at: slice) -> None:
+        for all, own in zip(row, tokens, strict=True):
+            all[:, start : start + own[:, at].shape[1]] = own[:, at]
+
+    write(0, trunk, slice(None))
+    wanted, end = [(0, alone(sizes, trunk, window, jnp.float32))], n
+    path = np.arange(n)
+    for seed, (shared, length) in enumerate(tails, 2):
+        shared = min(shared, len(path))
+        start = end + (shared - end) % 16
+        new = random_tokens(sizes, np.arange(shared, shared + length)[None], seed)
+        whole = Tokens(*(np.concatenate([r[:, path[:shared]], x], 1) for r, x in zip(row, new, strict=True)))
+        until[0, path[shared:]] = start
+        write(start, new, slice(None))
+        path, end = np.concatenate([path[:shared], np.arange(start, start + length)]), start + length
+        wanted.append((start, alone(sizes, whole, window, jnp.float32)[shared:]))
+    out = native(sizes, row, None, window, until)[0][0]
+    for start, expected in wanted:
+        same(out[start : start + len(expected)], expected)
+
+
 def digest() -> str:
     """Of outputs and caches of many shapes."""
     hashed = hashlib.sha256()

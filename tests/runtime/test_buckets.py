@@ -13,7 +13,7 @@ def test_a_thousand_texts_are_few_shapes_and_little_padding(share: int) -> None:
         texts = [range(n + 1) for n in lengths.tolist()]  # after the token that a text begins with
         n_scored = [max(1, n // share) for n in lengths.tolist()]
         batches = list(pack_sequences(texts, n_scored))
-        assert sorted(index for batch in batches for index, _, _ in batch.members) == list(range(1000))
+        assert sorted(i for batch in batches for i, _ in batch.results(batch.bucket)) == list(range(1000))
         filled = [batch.fill(batch.bucket) for batch in batches]
         shapes = {(f.tokens.shape, f.targets.shape, f.tail_ids is None) for f in filled}
         slots = sum(f.tokens.size for f in filled)

@@ -30,8 +30,8 @@ def test_every_scored_id_is_in_one_place(work: tuple[list[list[int]], list[int]]
     seen = []
     for batch in pack_sequences(sequences, n_scored, batch_tokens):
         assert batch.bucket.slots <= max(batch_tokens, batch.bucket.tokens)
-        assert batch.bucket.batch & (batch.bucket.batch - 1) == 0 and batch.bucket.batch < 2 * len(batch.members)
-        seen += [index for index, _, _ in batch.members]
+        assert batch.bucket.batch & (batch.bucket.batch - 1) == 0 and batch.bucket.batch < 2 * len(batch.rows)
+        seen += [index for index, _ in batch.results(batch.bucket)]
         check_filled(batch, batch.bucket)
         check_filled(batch, batch.exact)
     assert sorted(seen) == list(range(len(sequences)))
@@ -44,7 +44,8 @@ def check_filled(batch: Batch, shape: Shape) -> None:
     tail_ids = np.arange(shape.slots) if filled.tail_ids is None else filled.tail_ids
     assert len(tail_ids) == len(filled.targets) == shape.n_out <= shape.slots
     assert (filled.tail_ids is None) == (shape.n_out == shape.slots)
-    for row, ((_, ids, n), here) in enumerate(zip(batch.members, batch.rows(shape), strict=True)):
+    for row, ((member,), (_, here)) in enumerate(zip(batch.rows, batch.results(shape), strict=True)):
+        ids, n = member.ids, member.n_scored
         assert filled.tokens[row][used[row]].tolist() == ids[:-1]
         assert filled.positions[row][used[row]].tolist() == list(range(len(ids) - 1))
         assert filled.targets[here].tolist() == ids[-n:]
@@ -66,7 +67,7 @@ def test_few_shapes_for_many_lengths() -> None:
         batches = list(pack_sequences([[0] * n for n in lengths], n_scored))
         # Sorting keeps padding low: not more than a third of all slots, the last batch apart.
         slots = sum(batch.bucket.slots for batch in batches[:-1])
-        assert sum(len(ids) - 1 for batch in batches[:-1] for _, ids, _ in batch.members) > slots * 2 / 3
+        assert sum(member.end for batch in batches[:-1] for (member,) in batch.rows) > slots * 2 / 3
         return {batch.bucket for batch in batches}
 
     assert len(shapes(0)) <= 8
