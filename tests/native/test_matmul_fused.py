@@ -1,6 +1,7 @@
 """What native products do in the same call: norm in front; bias, gate and residual behind. And calls that are wrong."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import jax
@@ -125,8 +126,27 @@ def test_what_is_not_finite_spoils_its_row_and_no_other(exact: bool, value: floa
     assert_same_bits(y[others], expected[others])
 
 
+@both
+@pytest.mark.parametrize("every", [1, 2, 7, 400])
+def test_rows_of_padding_are_zeros_and_change_nothing(every: int, exact: bool):
+    """Whatever they hold, one in ``every`` rows being of padding."""
+    weights, norm = [weight(name, n, 256)[0] for name, n in (("Q4_K", 33), ("Q6_K", 33), ("F16", 5))], vector(256)
+    for m in 1, 9, 300:
+        x, residual = inputs(m, 256), inputs(m, 33)
+        positions = np.arange(m, dtype=np.int32)
+        padding = positions % every == every - 1
+        for more in {"residual": residual}, {"residual": residual, "activation": "silu"}:
+            call = partial(multiply, exact=exact, norm=norm, eps=EPS)
+            operands = weights[:2] if "activation" in more else weights
+            expected = call(x, operands, **more)
+            x[padding], residual[padding], positions[padding] = np.nan, np.inf, -1
+            for y, clean in zip(call(x, operands, positions=positions, **more), expected, strict=True):
+                assert_same_bits(y[~padding], clean[~padding])
+                assert (y[padding] == 0).all()
+            x[padding], residual[padding] = 0, 0
+
+
 W = weight("Q4_K", 33, 256)[0]
-FEWER = replace(W, planes={name: plane for name, plane in W.planes.items() if name != "dmin"})
 WRONG_TYPE = replace(W, planes=W.planes | {"d": W.planes["d"].astype(jnp.float32)})
 X = jnp.ones((3, 256))
 
@@ -134,11 +154,9 @@ X = jnp.ones((3, 256))
 @pytest.mark.parametrize(
     ("weights", "arguments", "message"),
     [
-        ([weight("Q4_K", 33, 512)[0]], {}, "plane 0 has not the shape"),
-        ([weight("F16", 33, 100)[0]], {}, "plane 0 has not the shape"),
         ([replace(W, shape=(64, 256))], {}, "plane 0 has not the shape"),
         ([to_tensor(raw("Q4_K", 33, 256), "xla", "float32")], {}, "plane 0 has not the shape"),
-        ([W, weight("Q4_K", 17, 512)[0]], {}, "plane 5 has not the shape"),
+        ([W, replace(weight("Q4_K", 17, 512)[0], shape=(17, 256))], {}, "plane 5 has not the shape"),
         ([replace(W, format="Q5_K")], {}, "plane 1 has not the shape"),
         ([WRONG_TYPE], {}, "plane 1 has not the dtype"),
         ([W.layer(1)], {}, "there is no layer 1"),
@@ -148,6 +166,7 @@ X = jnp.ones((3, 256))
         ([W], {"biases": [jnp.ones(33, jnp.bfloat16)]}, "a bias has not one float32 for each row"),
         ([W], {"norm": jnp.ones(255)}, "the norm's weight is not"),
         ([W], {"residual": jnp.ones((3, 32))}, "the residual is not"),
+        ([W], {"positions": jnp.zeros(4, jnp.int32)}, "the positions are not"),
         ([W, W, W], {"activation": "silu"}, "not those that its formats say"),
         ([W], {"activation": "silu"}, "not those that its formats say"),
         ([W, weight("Q4_K", 17, 256)[0]], {"activation": "gelu"}, "plane 5 has not the shape"),
