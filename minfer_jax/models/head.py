@@ -71,7 +71,8 @@ def logprobs_of(z: jax.Array, ids: jax.Array, native: bool) -> jax.Array:
     chunks = jnp.pad(z, ((0, 0), (0, -vocab % size)), constant_values=-jnp.inf).reshape(n, -1, size).swapaxes(0, 1)
     init = (jnp.full(n, -jnp.inf, jnp.float32), jnp.zeros(n, jnp.float32))
     (peak, total), _ = jax.lax.scan(lambda sums, chunk: (_add_chunk(*sums, chunk, native), None), init, chunks)
-    return z[jnp.arange(n), ids] - peak - jnp.log(total)
+    # The bound changes nothing, but keeps XLA from rounding a soft cap's product and this difference as one operation.
+    return jnp.maximum(z[jnp.arange(n), ids], jnp.finfo(jnp.float32).min) - peak - jnp.log(total)
 
 
 def _add_chunk(peak: jax.Array, total: jax.Array, z: jax.Array, native: bool) -> tuple[jax.Array, jax.Array]:
