@@ -45,22 +45,22 @@ def token_logprobs(
     size = min(_VOCAB_CHUNK, rows)
 
     def step(carry: tuple, begin: jax.Array) -> tuple[tuple, None]:
-        peak, total, target, best = carry
+        sums, target, best = carry
         start = jnp.minimum(begin, rows - size)  # the last chunk reaches back and hides what was counted
         ids = start + jnp.arange(size, dtype=jnp.int32)
         z = soft_cap(linear(hidden, [weight.rows(start, size)])[0], config.final_softcap)
         z = jnp.where((ids >= begin) & (ids < vocab), z, -jnp.inf)  # rows that pad a tile are no tokens
-        best = jnp.where(z.max(-1) > peak, start + jax.lax.argmax(z, 1, jnp.int32), best)
-        peak, total = _add_chunk(peak, total, z, weight.is_tiled)
+        best = jnp.where(z.max(-1) > sums[0], start + jax.lax.argmax(z, 1, jnp.int32), best)
+        sums = _add_chunk(sums, z, weight.is_tiled)
         inside = (targets >= begin) & (targets < start + size)
         picked = jnp.take_along_axis(z, jnp.clip(targets - start, 0, size - 1)[:, None], 1)[:, 0]
-        return (peak, total, jnp.where(inside, picked, target), best), None
+        return (sums, jnp.where(inside, picked, target), best), None
 
     n = hidden.shape[0]
-    nothing = jnp.full(n, -jnp.inf, jnp.float32)
-    init = (nothing, jnp.zeros_like(nothing), nothing, jnp.zeros(n, jnp.int32))
-    (peak, total, target, best), _ = jax.lax.scan(step, init, jnp.arange(0, vocab, size, dtype=jnp.int32))
-    return target - peak - jnp.log(total), best
+    init = (_no_logits(n), jnp.full(n, -jnp.inf, jnp.float32), jnp.zeros(n, jnp.int32))
+    (sums, target, best), _ = jax.lax.scan(step, init, jnp.arange(0, vocab, size, dtype=jnp.int32))
+    peak, _, log_total = sums
+    return target - peak - log_total, best
 
 
 def logprobs_of(z: jax.Array, ids: jax.Array, native: bool) -> jax.Array:
@@ -69,14 +69,26 @@ def logprobs_of(z: jax.Array, ids: jax.Array, native: bool) -> jax.Array:
     n, vocab = z.shape
     size = min(_VOCAB_CHUNK, vocab)
     chunks = jnp.pad(z, ((0, 0), (0, -vocab % size)), constant_values=-jnp.inf).reshape(n, -1, size).swapaxes(0, 1)
-    init = (jnp.full(n, -jnp.inf, jnp.float32), jnp.zeros(n, jnp.float32))
-    (peak, total), _ = jax.lax.scan(lambda sums, chunk: (_add_chunk(*sums, chunk, native), None), init, chunks)
+    sums, _ = jax.lax.scan(lambda sums, chunk: (_add_chunk(sums, chunk, native), None), _no_logits(n), chunks)
+    peak, _, log_total = sums
     # The bound changes nothing, but keeps XLA from rounding a soft cap's product and this difference as one operation.
-    return jnp.maximum(z[jnp.arange(n), ids], jnp.finfo(jnp.float32).min) - peak - jnp.log(total)
+    return jnp.maximum(z[jnp.arange(n), ids], jnp.finfo(jnp.float32).min) - peak - log_total
 
 
-def _add_chunk(peak: jax.Array, total: jax.Array, z: jax.Array, native: bool) -> tuple[jax.Array, jax.Array]:
-    """The largest logit so far, and the sum of exp(logit - that), with more logits z [N, chunk] taken in."""
+_Sums = tuple[jax.Array, jax.Array, jax.Array]
+"""Of the logits so far, [N] each: the largest, the sum of exp(logit - that), and its logarithm."""
+
+
+def _no_logits(n: int) -> _Sums:
+    lowest = jnp.full(n, -jnp.inf, jnp.float32)
+    return lowest, jnp.zeros(n, jnp.float32), lowest
+
+
+def _add_chunk(sums: _Sums, z: jax.Array, native: bool) -> _Sums:
+    """The sums with more logits z [N, chunk] taken in."""
+    peak, total, _ = sums
+    if native:
+        return native_rows.add_exp(z, peak, total)
     new = jnp.maximum(peak, z.max(-1))
-    more = native_rows.sum_exp(z, new) if native else jnp.exp(z - new[:, None]).sum(-1)
-    return new, total * jnp.exp(peak - new) + more
+    total = total * jnp.exp(peak - new) + jnp.exp(z - new[:, None]).sum(-1)
+    return new, total, jnp.log(total)

@@ -1,13 +1,14 @@
 """Sums along rows by the native library: bit for bit the same for a row whatever the others are and however many.
 
-XLA's own take their order from the number of rows.
+XLA's own take their order from the number of rows, and its exponentials and logarithms round differently at the end of
+a short vector.
 """
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from minfer_jax.native import RMS_NORM, SUM_EXP
+from minfer_jax.native import ADD_EXP, RMS_NORM
 from minfer_jax.native.call import native_call
 
 
@@ -17,7 +18,9 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
     return y
 
 
-def sum_exp(x: jax.Array, shift: jax.Array) -> jax.Array:
-    """Sum of exp(x - shift) along the last axis: x [N, K] float32, shift [N] -> [N]."""
-    (y,) = native_call(SUM_EXP, [jax.ShapeDtypeStruct(shift.shape, jnp.float32)], [x, shift])
-    return y
+def add_exp(x: jax.Array, peak: jax.Array, total: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Log-sum-exp along the last axis as it grows: x [N, K] float32, taken into the largest value so far and the sum of
+    exp(value - that), [N] each -> (peak, total, log(total))."""
+    one = jax.ShapeDtypeStruct(peak.shape, jnp.float32)
+    peak, total, log_total = native_call(ADD_EXP, [one] * 3, [x, peak, total])
+    return peak, total, log_total

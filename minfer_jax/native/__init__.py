@@ -23,7 +23,7 @@ ATTENTION = "minfer_attention"
 """Custom call of models/native_attention.py."""
 
 RMS_NORM = "minfer_rms_norm"
-SUM_EXP = "minfer_sum_exp"
+ADD_EXP = "minfer_add_exp"
 """Custom calls of models/native_rows.py."""
 
 _TARGETS = (  # custom call, symbol of its handler, platform
@@ -32,7 +32,7 @@ _TARGETS = (  # custom call, symbol of its handler, platform
     (MATMUL, "minfer_matmul", "cpu"),
     (ATTENTION, "minfer_attention", "cpu"),
     (RMS_NORM, "minfer_rms_norm", "cpu"),
-    (SUM_EXP, "minfer_sum_exp", "cpu"),
+    (ADD_EXP, "minfer_add_exp", "cpu"),
 )
 
 _PATH = Path(__file__).with_name(f"libminfer{sysconfig.get_config_var('EXT_SUFFIX')}")

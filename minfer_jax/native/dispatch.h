@@ -105,9 +105,9 @@ struct Kernels {
   // Tiles begin .. end of output y[i], for the rows at work.
   void (*multiply)(const Product&, size_t output, int64_t begin, int64_t end);
   AttentionKernels attention;
-  // Along a row [n]: its RMSNorm, with a weight [n]; the sum of exp(x - shift).
+  // Along a row [n]: its RMSNorm, with a weight [n]; its exponentials, into a running sum.
   void (*norm_row)(const float* x, const float* weight, int64_t n, float eps, float* y);
-  float (*sum_exp)(const float* x, int64_t n, float shift);
+  void (*add_exp)(const float* x, int64_t n, float* peak, float* total);
 };
 
 extern const Kernels kPortable;

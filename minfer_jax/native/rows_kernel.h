@@ -20,11 +20,16 @@ inline void norm_row(const float* x, const float* weight, int64_t n, float eps, 
   for (int64_t i = 0; i < n; i++) y[i] = x[i] * factor * weight[i];
 }
 
-// The sum of exp(x - shift) along a row.
-inline float sum_exp(const float* x, int64_t n, float shift) {
-  Floats s = broadcast(shift);
-  float least = -std::numeric_limits<float>::infinity();
-  return sum_along(x, n, least, [&](auto part, auto sum) MINFER_ALWAYS { return sum + exp(part - s); });
+// Takes a row into a running sum: peak is the largest number so far, total the sum of exp(number - peak).
+inline void add_exp(const float* x, int64_t n, float* peak, float* total) {
+  constexpr float kLeast = -std::numeric_limits<float>::infinity();
+  float highest = *peak;
+  for (int64_t i = 0; i < n; i++) highest = x[i] > highest ? x[i] : highest;
+  float shift = highest == kLeast ? 0 : highest;  // infinity less infinity is not a number
+  Floats shifts = broadcast(shift);
+  float more = sum_along(x, n, kLeast, [&](auto part, auto sum) MINFER_ALWAYS { return sum + exp(part - shifts); });
+  *total = *total * std::exp(*peak - shift) + more;
+  *peak = highest;
 }
 
 }  // namespace minfer::MINFER_ISA

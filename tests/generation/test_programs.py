@@ -203,8 +203,6 @@ def test_a_loop_without_early_exit_gives_the_same_tokens(smol_model: Model) -> N
         runtime = Runtime(smol_model)
         runtime.early_exit = early_exit
         rows = Decoder(runtime, prompts, [16, 14], GREEDY.settings(vocab, 0), ends)
-        tokens = np.concatenate(
-            [rows.next(n, np.zeros(2, bool))[0] for n in (1, 2, 4, 8, 8)[: 5 if early_exit else 4]]
-        )
+        tokens = np.concatenate([rows.next(n, np.zeros(2, bool))[0] for n in (1, 2, 4, 8, 8)[: 5 if early_exit else 4]])
         outs.append([[t for t in row if t >= 0] for row in tokens.T.tolist()])
     assert outs[0] == outs[1] == [CASES[2]["ids"], CASES[3]["ids"]]

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from minfer_jax.models.native_rows import rms_norm, sum_exp
+from minfer_jax.models.native_rows import add_exp, rms_norm
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -24,32 +24,42 @@ def test_rms_norm(k: int):
     np.testing.assert_allclose(rms_norm(x, weight, 1e-5), expected, rtol=2e-6)
 
 
+def log_sum_exp(*chunks: np.ndarray) -> np.ndarray:
+    """Of chunks [N, k] of the same rows."""
+    sums = np.full(len(chunks[0]), -np.inf, np.float32), np.zeros(len(chunks[0]), np.float32), None
+    for chunk in chunks:
+        sums = add_exp(jnp.asarray(chunk), *sums[:2])
+    return np.asarray(sums[0]) + np.asarray(sums[2])
+
+
 @pytest.mark.parametrize("k", LENGTHS)
-def test_sum_exp(k: int):
-    x, shift = rows(9, k), rows(1, 9)[0]
-    x[1, k // 2] = -np.inf  # a row of padding of the vocabulary
-    expected = np.exp(x.astype(np.float64) - shift[:, None]).sum(-1)
-    np.testing.assert_allclose(sum_exp(x, shift), expected, rtol=2e-6)
+def test_add_exp(k: int):
+    first, second = rows(9, k), rows(9, k + 7)
+    first[1, k // 2] = -np.inf  # a row of padding of the vocabulary
+    second[2] += 50  # the peak moves
+    wide = np.concatenate([first, second], 1).astype(np.float64)
+    expected = np.log(np.exp(wide).sum(-1))
+    np.testing.assert_allclose(log_sum_exp(first, second), expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("k", LENGTHS)
 def test_any_number_of_rows(k: int):
     x, weight = rows(100, k), rows(1, k)[0]
-    normed, sums = rms_norm(x, weight, 1e-5), sum_exp(x, x[:, 0])
-    for n in (1, 2, 3, 8, 33):
+    normed, sums = rms_norm(x, weight, 1e-5), log_sum_exp(x, x[:, ::-1] + 1)
+    for n in (*range(1, 18), 33):
         np.testing.assert_array_equal(rms_norm(x[None, -n:], weight, 1e-5)[0], normed[-n:])
-        np.testing.assert_array_equal(sum_exp(x[-n:], x[-n:, 0]), sums[-n:])
+        np.testing.assert_array_equal(log_sum_exp(x[-n:], x[-n:, ::-1] + 1), sums[-n:])
 
 
 def test_not_a_number_stays_in_its_row():
     x = rows(3, 40)
     x[1, 39] = np.nan
     assert np.isnan(rms_norm(x, np.ones(40, np.float32), 1e-5)).all(1).tolist() == [False, True, False]
-    assert np.isnan(sum_exp(x, np.zeros(3, np.float32))).tolist() == [False, True, False]
+    assert np.isnan(log_sum_exp(x)).tolist() == [False, True, False]
 
 
 def test_wrong_shapes():
     with pytest.raises(jax.errors.JaxRuntimeError, match="minfer_rms_norm: x and the result"):
         jax.block_until_ready(rms_norm(jnp.ones((2, 8)), jnp.ones(5), 1e-5))
-    with pytest.raises(jax.errors.JaxRuntimeError, match="minfer_sum_exp: x is"):
-        jax.block_until_ready(sum_exp(jnp.ones((2, 8)), jnp.ones(3)))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="minfer_add_exp: x is"):
+        jax.block_until_ready(add_exp(jnp.ones((2, 8)), jnp.ones(3), jnp.ones(3)))
