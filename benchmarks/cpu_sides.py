@@ -65,12 +65,6 @@ class MinferJax:
         scores = mj.score(self.runtime, pairs, progress=False)
         return [(score.tokens, score.token_logprobs) for score in scores]
 
-    def step_bytes(self, n: int) -> float:
-        """What a step of ``decode(n)`` reads, on average."""
-        from minfer_jax.profiling import bench
-
-        return bench.step_bytes(self.runtime, self._session(n).cache, bench.BenchCase(0, n, 0, 1))
-
     def _session(self, n: int) -> Any:
         from minfer_jax.profiling.workload import Session
 

@@ -136,10 +136,9 @@ class Comparison:
                 self._in_turns(f"pp{n}", n, ("prefill", n), ours, peer, rounds)
             self.result["idle_share"] = {OURS: ours.idle_share(), PEER: peer.idle_share()}
             self._memory("generating", ours, peer)
-            weights = ours.ask("step_bytes", N_DECODE), weights_of_token(self._path)
-        self._row("tg, weights of a token", "MB", weights[0] / 1e6, weights[1] / 1e6)
-        share = [100 * size * rate / 1e9 / read_bandwidth for size, rate in zip(weights, decode, strict=True)]
-        self._row("  of the read bandwidth", "%", share[0], share[1])
+        weights = weights_of_token(self._path)
+        self._row("tg, bytes of weights", "GB/s", *(weights * rate / 1e9 for rate in decode))
+        self.result["read_share"] = [round(weights * rate / 1e9 / read_bandwidth, 3) for rate in decode]
 
     def scoring(self, rounds: int) -> None:
         pairs = questions()

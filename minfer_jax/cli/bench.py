@@ -119,6 +119,8 @@ def _facts(model: Model, copying: float) -> dict[str, Any]:
         "model_size": model.file.size,
         "model_n_params": model.file.n_parameters,
         **{name: about[name] for name in ("architecture", "quantisation", "implementation", "dtype", "backend")},
+        "precision": about.get("precision"),
+        "instruction_set": about.get("instruction_set"),
         "device": device_name(),
         "copy_bandwidth": copying,
         "versions": about["versions"],

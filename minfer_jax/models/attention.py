@@ -37,7 +37,7 @@ def attend(
     q [B, T, n_heads, head_dim], k and v [B, T, n_kv_heads, head_dim] float32; cos, sin [B, T, dim / 2] float32;
     positions [B, T] and window (scalar) int32, see :func:`attention`.
     """
-    q, k = _place(layer, config, q, k, cos, sin)
+    q, k = _norm_and_rotate(layer, config, q, k, cos, sin)
     if cache is None:
         keys, values, key_positions = k.swapaxes(1, 2), v.swapaxes(1, 2), positions
     else:
@@ -47,7 +47,7 @@ def attend(
     return attention(config, q, keys, values, positions, key_positions, window), cache
 
 
-def _place(
+def _norm_and_rotate(
     layer: Layer, config: Config, q: jax.Array, k: jax.Array, cos: jax.Array, sin: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     if layer.q_norm is not None:

@@ -84,24 +84,29 @@ def hidden_states(
         chex.assert_shape(until, (B, T))
         if cache is not None or not params.embedding.is_tiled:
             raise ArgumentError("until is for implementation 'ffi' without a cache; leave it out")
+        until = until.astype(jnp.int32)
 
     x = params.embedding.take(tokens) * config.embedding_scale  # [B, T, D]
     rotations = angles(params.rope_freqs, positions, magnitude(config.rope))
     windows, tables = jnp.array(config.windows, jnp.int32), jnp.array(config.rope_tables, jnp.int32)
 
-    def attend(layer: Layer, index: jax.Array | int, x: jax.Array, cache: KVCache | None):
+    def add_attention(layer: Layer, index: jax.Array | int, x: jax.Array, cache: KVCache | None) -> tuple:
+        """Residual plus attention of layer ``index``; the new keys and values go to the cache first."""
+        q, k, v = project_qkv(layer, config, x, positions)
         cos, sin = (r[tables[index]] for r in rotations)
-        return _attention_block(layer, config, index, x, positions, cos, sin, windows[index], cache, until)
+        args = config, layer, q, k, v, cos, sin, positions, windows[index], cache, index
+        h, cache = native_attention.attend(*args, until) if layer.q.is_tiled else attention.attend(*args)
+        return add_projection(x, h, layer.o, layer.o_bias, layer.attn_post_norm, config, positions), cache
 
     first = 0
     for n, run in enumerate(params.runs):
         size = run.attn_norm.shape[0]
         is_last = n == len(params.runs) - 1
-        x, cache = _scan_layers(run, config, first, size - is_last, x, positions, cache, attend)
+        x, cache = _scan_layers(run, config, first, size - is_last, x, positions, cache, add_attention)
         first += size
 
     last = params.runs[-1].at(size - 1)
-    x, cache = attend(last, config.n_layers - 1, x, cache)
+    x, cache = add_attention(last, config.n_layers - 1, x, cache)
     at: jax.Array | None = positions
     if tail_ids is not None:
         x, at = x.reshape(B * T, -1)[tail_ids], None
@@ -117,7 +122,7 @@ def _scan_layers(
     x: jax.Array,
     positions: jax.Array,
     cache: KVCache | None,
-    attend: Callable,
+    add_attention: Callable[..., tuple],
 ) -> tuple[jax.Array, KVCache | None]:
     """The first ``count`` layers of a run, traced once."""
     if count == 0:
@@ -126,26 +131,7 @@ def _scan_layers(
     def step(carry: tuple, i: jax.Array) -> tuple[tuple, None]:
         x, cache = carry
         layer = run.at(i)
-        x, cache = attend(layer, first + i, x, cache)
+        x, cache = add_attention(layer, first + i, x, cache)
         return (feed_forward(layer, config, x, positions), cache), None
 
     return jax.lax.scan(step, (x, cache), jnp.arange(count, dtype=jnp.int32))[0]
-
-
-def _attention_block(
-    layer: Layer,
-    config: Config,
-    index: jax.Array | int,
-    x: jax.Array,
-    positions: jax.Array,
-    cos: jax.Array,
-    sin: jax.Array,
-    window: jax.Array,
-    cache: KVCache | None,
-    until: jax.Array | None,
-) -> tuple[jax.Array, KVCache | None]:
-    """Residual plus attention of one layer: [B, T, D] -> [B, T, D]; the new keys and values go to the cache first."""
-    q, k, v = project_qkv(layer, config, x, positions)
-    args = config, layer, q, k, v, cos, sin, positions, window, cache, index
-    h, cache = native_attention.attend(*args, until) if layer.q.is_tiled else attention.attend(*args)
-    return add_projection(x, h, layer.o, layer.o_bias, layer.attn_post_norm, config, positions), cache

@@ -63,7 +63,8 @@ struct Dot {
 #if defined(MINFER_AVX512)
     sum.v[0] = (NativeInt)_mm512_dpbusd_epi32((__m512i)sum.v[0], (__m512i)w.v[0], _mm512_set1_epi32(x));
 #else
-    MINFER_PARTS(sum.v[p] = (NativeInt)_mm256_dpbusd_avx_epi32((__m256i)sum.v[p], (__m256i)w.v[p], _mm256_set1_epi32(x)));
+    MINFER_PARTS(sum.v[p] = (NativeInt)_mm256_dpbusd_avx_epi32((__m256i)sum.v[p], (__m256i)w.v[p],
+                                                               _mm256_set1_epi32(x)));
 #endif
   }
   MINFER_INLINE Ints total() const { return bits<Ints>(shift_left(bits<Words>(high), 8)) + low; }

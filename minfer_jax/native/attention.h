@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-namespace minfer {
+#include "scratch.h"
 
-class Scratch;
+namespace minfer {
 
 // Rows of tokens; query heads in groups, each with a head of keys and values of its own. A row has ``slots`` keys; that
 // of a row, head and slot is ``dim`` numbers from row * row_stride + head * head_stride + slot * slot_stride on.

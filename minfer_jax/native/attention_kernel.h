@@ -33,14 +33,7 @@ MINFER_INLINE Floats tanh(const Floats& x) {
 // A head's vector x of a token, normed if there is a norm, rotated and scaled: y, which may be x.
 inline void rotate(const Attention& a, const float* x, const float* norm, int64_t token, float scale, float* y) {
   if (norm) {
-    Floats squares{};
-    for (int64_t d = 0; d < a.dim; d += kLanes) {
-      Floats part{};
-      __builtin_memcpy(&part, x + d, (a.dim - d < kLanes ? a.dim - d : kLanes) * sizeof(float));
-      squares = fma(part, part, squares);
-    }
-    float root = 1.0f / __builtin_sqrtf(sum_of_lanes(squares) / a.dim + a.eps);
-    for (int64_t d = 0; d < a.dim; d++) y[d] = x[d] * root * norm[d];
+    norm_row(x, norm, a.dim, a.eps, y);
     x = y;
   }
   const float *cos = a.cos + token * a.half, *sin = a.sin + token * a.half;

@@ -63,7 +63,8 @@ class Operands {
     auto dims = buffer->dimensions();
     size_t rank = dims.size();
     int64_t layers = rank == 4 ? dims[0] : 1;
-    if (rank < 3 || rank > 4 || dims[rank - 3] != tiles || dims[rank - 2] != columns || dims[rank - 1] != minfer::kTile) {
+    if (rank < 3 || rank > 4 || dims[rank - 3] != tiles || dims[rank - 2] != columns ||
+        dims[rank - 1] != minfer::kTile) {
       return fail("plane " + std::to_string(next_ - 1) + " has not the shape of its format's");
     }
     if (std::find(types.begin(), types.end(), buffer->element_type()) == types.end()) {
@@ -100,7 +101,7 @@ class Operands {
 Matrix take_matrix(const Description& about, int64_t n, int64_t k, int64_t index, Operands& operands) {
   Matrix w{};
   w.n = n, w.k = k;
-  int64_t tiles = (n + minfer::kTile - 1) / minfer::kTile;
+  int64_t tiles = minfer::tiles_of(n);
   auto take = [&](int64_t columns, std::initializer_list<ffi::DataType> types) {
     return operands.plane(index, tiles, columns, types);
   };
@@ -149,11 +150,11 @@ Matrix take_layer(Reader& reader, int32_t layer, int64_t n, int64_t k, Operands&
 // outputs are the threads' items, a few at a time.
 void run(ffi::ThreadPool& pool, Product& product) {
   constexpr int64_t kMostRows = 256, kGrain = 8;
-  const minfer::Kernels& kernels = minfer::kernels();
+  const minfer::MatmulKernels& kernels = minfer::kernels().matmul;
   thread_local minfer::Scratch scratch;
   product.panel = scratch.take<char>(std::min(product.m, kMostRows) * kernels.bytes_per_row(product));
   std::vector<int64_t> tiles;
-  for (size_t i = 0; i < product.y.size(); i++) tiles.push_back((product.matrices[i].n + minfer::kTile - 1) / minfer::kTile);
+  for (size_t i = 0; i < product.y.size(); i++) tiles.push_back(minfer::tiles_of(product.matrices[i].n));
   int64_t all = std::accumulate(tiles.begin(), tiles.end(), int64_t(0));
 
   for (product.begin = 0; product.begin < product.m; product.begin = product.end) {
@@ -189,8 +190,9 @@ void select_rows(const int32_t* positions, Product& p) {
 
 // Of rows that are padding, which have a negative position, only zeros come out.
 ffi::Error matmul(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::S32> positions,
-                  ffi::Buffer<ffi::F32> norm, ffi::Buffer<ffi::F32> residual, ffi::BufferR0<ffi::S32> layer, ffi::RemainingArgs planes,
-                  ffi::RemainingRets outputs, ffi::Span<const int32_t> formats, float eps, int32_t gate, bool exact) {
+                  ffi::Buffer<ffi::F32> norm, ffi::Buffer<ffi::F32> residual, ffi::BufferR0<ffi::S32> layer,
+                  ffi::RemainingArgs planes, ffi::RemainingRets outputs, ffi::Span<const int32_t> formats, float eps,
+                  int32_t gate, bool exact) {
   if (x.dimensions().size() != 2) return invalid("x is not [M, K]");
   Product p{};
   p.m = x.dimensions()[0], p.k = x.dimensions()[1];
@@ -206,7 +208,7 @@ ffi::Error matmul(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi
     auto y = outputs.get<ffi::Buffer<ffi::F32>>(p.gate ? 0 : i);
     if (!y || (*y)->dimensions().size() != 2 || (*y)->dimensions()[0] != p.m) return invalid("an output is not [M, N]");
     p.matrices.push_back(take_layer(reader, *layer.typed_data(), (*y)->dimensions()[1], p.k, operands));
-    if (!minfer::kernels().takes(p.matrices.back())) operands.fail("there is no kernel for such a format");
+    if (!minfer::kernels().matmul.takes(p.matrices.back())) operands.fail("there is no kernel for such a format");
     p.exact |= p.matrices.back().type != Matrix::kPacked;
     if (i < outputs.size()) p.y.push_back((*y)->typed_data());
   }

@@ -2,8 +2,8 @@
 //
 // A tile is 16 rows of the matrix, one a lane, so no sum ever crosses lanes. The products of a block of integers with
 // its codes are exact integers, which a processor adds four at a time; blocks are added in float32, in order. In the
-// exact mode, and for weights that are plain numbers, weights are expanded exactly and added column by column. In both a
-// result depends on the row of x and the row of the matrix alone.
+// exact mode, and for weights that are plain numbers, weights are expanded exactly and added column by column. In both
+// a result depends on the row of x and the row of the matrix alone.
 
 namespace minfer::MINFER_ISA {
 
@@ -53,15 +53,13 @@ MINFER_INLINE void multiply_floats(const Columns& weights, const Panel& x, Float
   repeat<rows>([&](auto r) MINFER_ALWAYS { sums[r] = sum[r]; });
 }
 
-// Calls action with a constant, the number of rows.
-template <typename Action>
+// Calls action with a constant: rows, one of most, most / 2 .. 1.
+template <int most = kRows, typename Action>
 MINFER_INLINE void with_rows(int rows, const Action& action) {
-  switch (rows) {
-    case 8: return action(std::integral_constant<int, kRows == 8 ? 8 : 4>());
-    case 4: return action(std::integral_constant<int, 4>());
-    case 2: return action(std::integral_constant<int, 2>());
-    default: return action(std::integral_constant<int, 1>());
+  if constexpr (most > 1) {
+    if (rows < most) return with_rows<most / 2>(rows, action);
   }
+  action(std::integral_constant<int, most>());
 }
 
 // A tile of a matrix, made ready.

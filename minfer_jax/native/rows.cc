@@ -20,7 +20,7 @@ ffi::Error rms_norm(ffi::ThreadPool pool, Floats x, Floats weight, float eps, ff
   }
   minfer::parallel_runs(pool, rows, kRowsAtATime, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin * n; i < end * n; i += n) {
-      minfer::kernels().norm_row(x.typed_data() + i, weight.typed_data(), n, eps, y->typed_data() + i);
+      minfer::kernels().rows.norm(x.typed_data() + i, weight.typed_data(), n, eps, y->typed_data() + i);
     }
   });
   return ffi::Error::Success();
@@ -36,7 +36,7 @@ ffi::Error add_exp(ffi::ThreadPool pool, Floats x, Floats peak, Floats total, ff
   minfer::parallel_runs(pool, rows, kRowsAtATime, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) {
       float high = peak.typed_data()[i], sum = total.typed_data()[i];
-      minfer::kernels().add_exp(x.typed_data() + i * n, n, &high, &sum);
+      minfer::kernels().rows.add_exp(x.typed_data() + i * n, n, &high, &sum);
       new_peak->typed_data()[i] = high, new_total->typed_data()[i] = sum, log_total->typed_data()[i] = std::log(sum);
     }
   });

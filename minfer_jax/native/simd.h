@@ -16,7 +16,7 @@ constexpr int kWidth = 32;
 #else
 constexpr int kWidth = 16;
 #endif
-constexpr int kLanes = 16;
+constexpr int kLanes = kTile;
 constexpr int kParts = 64 / kWidth;
 
 typedef float NativeFloat __attribute__((vector_size(kWidth)));
@@ -193,7 +193,8 @@ MINFER_INLINE auto reduce(const Vector& x, const Op& op) {
 #if defined(MINFER_AVX512) || defined(MINFER_AVX2)
   typedef decltype(lane) Eight __attribute__((vector_size(32)));
 #if defined(MINFER_AVX512)
-  Eight eight = op((Eight)_mm512_castsi512_si256((__m512i)x.v[0]), (Eight)_mm512_extracti32x8_epi32((__m512i)x.v[0], 1));
+  __m512i all = (__m512i)x.v[0];
+  Eight eight = op((Eight)_mm512_castsi512_si256(all), (Eight)_mm512_extracti32x8_epi32(all, 1));
 #else
   Eight eight = op(x.v[0], x.v[1]);
 #endif

@@ -63,7 +63,7 @@ inline Scales expand_scales(const Matrix& w, int64_t tile, Scratch& scratch) {
       }
       if (w.mins) m = least * widen(w.mins + within);
       store(step + g * kTile, s);
-      store(lowest + g * kTile, w.dmin ? m : s * shift);
+      store(lowest + g * kTile, m + s * shift);
     }
   }
   return {step, lowest};

@@ -20,7 +20,7 @@ FIELDS = {
     *("model_filename", "model_size", "model_n_params", "architecture", "quantisation", "implementation", "dtype"),
     *("backend", "device", "copy_bandwidth", "versions", "build", "test_time", "test", "n_prompt", "n_gen", "n_depth"),
     *("batch", "avg_ts", "stddev_ts", "samples_ts", "compile_s", "programs", "programs_from_disk", "kernels"),
-    *("step_bytes", "bandwidth_pct"),
+    *("step_bytes", "bandwidth_pct", "precision", "instruction_set"),
 }
 
 
