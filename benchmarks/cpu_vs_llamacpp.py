@@ -242,7 +242,8 @@ def main() -> None:
         path = path if name == plain else q4_0(path)
         print(f"\n{name}, {path.stat().st_size / 1e6:.0f} MB; best of the rounds, ratio {OURS} / {PEER}")
         results["models"][name] = compare(path, args, memory["read"])
-        record = write_record("cpu_vs_llamacpp", results)  # each, in case the next one dies
+        partial = tuple(results["models"]) != MODELS
+        record = write_record("cpu_vs_llamacpp", results, partial)  # each, in case the next one dies
     print(f"\n{record}")
 
 

@@ -88,7 +88,8 @@ def main() -> None:
             numerics = " ".join(filter(None, (about["implementation"], about["dtype"], about.get("precision"))))
             results.setdefault(name, {})[numerics] = row
             print(name, numerics, row, flush=True)
-            path = write_record(f"fidelity_{jax.default_backend()}", results)  # each case, in case the next one dies
+            record = f"fidelity_{jax.default_backend()}"
+            path = write_record(record, results, list(results) != list(NAMES))  # each case, in case the next one dies
     print(path)
 
 

@@ -2,8 +2,9 @@
 
     python -m benchmarks.overhead [MODEL] [implementation] [dtype]
 
-MODEL: a path or name; without one a file of random weights in the shapes of Qwen2.5-0.5B Q4_0 is written and used.
-Every variant of a pair does the same work and waits for it. Times are medians in microseconds, per token for decoding.
+MODEL: a path or name, of layers that are alike in format; without one a file of random weights in the shapes of
+Qwen2.5-0.5B Q4_0 is written and used. Every variant of a pair does the same work and waits for it. Times are medians in
+microseconds, per token for decoding.
 """
 
 import os

@@ -15,8 +15,11 @@ from minfer_jax.profiling.device import device_name
 RESULTS = Path(__file__).parent / "results"
 
 
-def write_record(name: str, results: Any) -> Path:
-    """Write ``results/<name>.json``; name says the benchmark and the device, such as "load_cpu"."""
+def write_record(name: str, results: Any, partial: bool = False) -> Path:
+    """Write ``results/<name>.json``; name says the benchmark and the device, such as "load_cpu".
+
+    partial: not all that the benchmark measures, which goes to ``<name>_partial.json`` instead; git ignores it.
+    """
     record = {
         "device": device_name(),
         "cpus": os.cpu_count(),
@@ -28,6 +31,6 @@ def write_record(name: str, results: Any) -> Path:
         "results": results,
     }
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
+    path = RESULTS / f"{name}{'_partial' if partial else ''}.json"
     path.write_text(json.dumps(record, indent=1) + "\n")
     return path
