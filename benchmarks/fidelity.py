@@ -26,6 +26,7 @@ CASES: tuple[dict[str, str], ...] = (
     {"implementation": "ffi"},
     {"implementation": "ffi", "precision": "exact"},
     {"implementation": "dense"},
+    {"implementation": "dense", "dtype": "float16"},
     {"implementation": "dense", "dtype": "bfloat16"},
     {"implementation": "xla"},
 )

@@ -22,6 +22,8 @@ from minfer_jax.tokenizer import Tokenizer
 
 log = logging.getLogger("minfer_jax")
 
+DTYPES = ("float32", "float16", "bfloat16")
+
 
 def load(
     name: str | Path,
@@ -42,10 +44,10 @@ def load(
     precision: of "ffi". "default" (None) rounds the inputs of products with packed weights to 16-bit integers, with a
         scale for every 32, which moves a log-probability by less than 0.001 nats on average; "exact" keeps them in
         float32, at half the speed. The others take it and are exact in float32 in any case.
-    dtype: of expanded weights, "float32" (None) or "bfloat16"; "xla" and "ffi" have no use for it. bfloat16 rounds the
-        weights and the inputs of every matrix product to 8 bits of mantissa, which moves a log-probability by 0.01 nats
-        on average, and is faster where there is hardware for it; the residual stream and all accumulation are float32
-        always. float16 is refused: some models (Gemma 3) exceed its range.
+    dtype: of expanded weights, "float32" (None), "float16" or "bfloat16"; "xla" and "ffi" have no use for it. The two
+        short ones are for GPUs: weights, inputs of products and of attention are rounded to 11 or 8 bits of mantissa,
+        which moves a log-probability by 0.001 or 0.01 nats on average; the residual stream and all accumulation are
+        float32 always. In float16 an input above 4 million gives a NumericsError.
     n_ctx: context window; None takes the model's training context.
     pre: pre-tokenizer to use instead of the file's ``tokenizer.ggml.pre``.
 
@@ -57,12 +59,10 @@ def load(
         raise ArgumentError(f"implementation is {implementation!r}; choose one of {', '.join(IMPLEMENTATIONS)}")
     if precision not in (None, "default", "exact"):
         raise ArgumentError(f"precision is {precision!r}; choose default or exact")
-    if precision == "exact" and dtype == "bfloat16":
-        raise ArgumentError("dtype bfloat16 rounds the weights; precision exact needs float32")
-    if dtype == "float16":
-        raise ArgumentError("dtype float16 overflows on some models (its limit is 65504); choose bfloat16 or float32")
-    if dtype not in (None, "float32", "bfloat16"):
-        raise ArgumentError(f"dtype is {dtype!r}; choose float32 or bfloat16")
+    if dtype not in (None, *DTYPES):
+        raise ArgumentError(f"dtype is {dtype!r}; choose one of {', '.join(DTYPES)}")
+    if precision == "exact" and dtype not in (None, "float32"):
+        raise ArgumentError(f"dtype {dtype} rounds the weights; precision exact needs float32")
     if n_ctx is not None:
         n_ctx = check_integer("n_ctx", n_ctx, 1)
         if n_ctx >= 2**31:

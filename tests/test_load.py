@@ -66,8 +66,7 @@ def test_impossible_metadata(tmp_path, key, value, message):
     ("arguments", "message"),
     [
         ({"implementation": "cuda"}, "implementation is 'cuda'; choose one of dense, xla, ffi"),
-        ({"dtype": "float16"}, "float16 overflows"),
-        ({"dtype": "int8"}, "dtype is 'int8'; choose float32 or bfloat16"),
+        ({"dtype": "int8"}, "dtype is 'int8'; choose one of float32, float16, bfloat16"),
         ({"implementation": ["dense"]}, "implementation is .'dense'"),
         ({"precision": "half"}, "precision is 'half'; choose default or exact"),
         ({"precision": ["exact"]}, "precision is .'exact'"),
@@ -121,6 +120,7 @@ NATIVE, DENSE = {"implementation": "ffi", "dtype": "packed"}, {"implementation":
 NUMERICS = [
     ({"dtype": "float32"}, DENSE),
     ({"dtype": "bfloat16"}, DENSE | {"dtype": "bfloat16"}),
+    ({"dtype": "float16"}, DENSE | {"dtype": "float16"}),
     ({"implementation": "dense"}, DENSE),
     ({"implementation": "dense", "precision": "exact"}, DENSE),
     ({"implementation": "xla"}, {"implementation": "xla", "dtype": "packed"}),
@@ -158,13 +158,13 @@ def test_the_numerics_without_a_native_library(tiny_gguf, arguments, wanted, mon
     assert numerics(mj.load(tiny_gguf("quant-legacy"), **arguments)) == wanted
 
 
-def test_bfloat16_halves_the_weights(tiny_gguf):
+def test_16_bits_halve_the_weights(tiny_gguf):
     sizes = {}
-    for dtype in ("float32", "bfloat16"):
+    for dtype in ("float32", "float16", "bfloat16"):
         params = mj.load(tiny_gguf("qwen3"), dtype=dtype).params
         sizes[dtype] = params.embedding.nbytes
         assert params.final_norm.dtype == "float32"
-    assert sizes["float32"] == 2 * sizes["bfloat16"]
+    assert sizes["float32"] == 2 * sizes["bfloat16"] == 2 * sizes["float16"]
 
 
 def first_logprobs(path) -> np.ndarray:

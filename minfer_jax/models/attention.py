@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from minfer_jax.models.blocks import soft_cap
 from minfer_jax.models.cache import KVCache
 from minfer_jax.models.config import Config
+from minfer_jax.models.flash_attention import can_flash, flash_attention
 from minfer_jax.models.linear import rms_norm
 from minfer_jax.models.params import Layer
 from minfer_jax.models.rope import rotate
@@ -30,12 +31,13 @@ def attend(
     window: jax.Array,
     cache: KVCache | None,
     index: jax.Array | int,
+    aligned: bool = False,
 ) -> tuple[jax.Array, KVCache | None]:
     """Queries and keys normed where the layer does so and rotated, keys and values written into layer ``index`` of the
     cache, and attention: ([B, T, n_heads * head_dim], cache).
 
     q [B, T, n_heads, head_dim], k and v [B, T, n_kv_heads, head_dim] float32; cos, sin [B, T, dim / 2] float32;
-    positions [B, T] and window (scalar) int32, see :func:`attention`.
+    positions [B, T] and window (scalar) int32, see :func:`attention`. aligned: see ``forward.hidden_states``.
     """
     q, k = _norm_and_rotate(layer, config, q, k, cos, sin)
     if cache is None:
@@ -44,6 +46,11 @@ def attend(
         cache = _write(cache, index, positions, k, v)
         keys, values = cache.k[index], cache.v[index]
         key_positions = jnp.broadcast_to(jnp.arange(cache.length, dtype=jnp.int32), (len(positions), cache.length))
+    dtype = layer.q.input_dtype
+    if can_flash(config, q.shape[1], dtype):
+        causal = aligned and cache is None and not any(config.windows)
+        mask = None if causal else visible(positions, key_positions, window)
+        return flash_attention(config, q, keys, values, mask, dtype), cache
     return attention(config, q, keys, values, positions, key_positions, window), cache
 
 
@@ -85,16 +92,14 @@ def attention(
     """
     B, T, H, D = q.shape
     n_kv = k.shape[1]
-    reach = jnp.where(window > 0, window, jnp.iinfo(jnp.int32).max)
 
     def block(args: tuple[jax.Array, jax.Array]) -> jax.Array:
         q, positions = args  # [B, t, H, D], [B, t]
         grouped = q.reshape(B, q.shape[1], n_kv, H // n_kv, D)
         scores = jnp.einsum("btkgd,bksd->bkgts", grouped, k.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
         scores = soft_cap(scores * config.attention_scale, config.attention_softcap)
-        back = positions[:, :, None] - key_positions[:, None, :]  # [B, t, S]
-        visible = (back >= 0) & (back < reach) & (key_positions >= 0)[:, None, :]
-        weights = jax.nn.softmax(jnp.where(visible[:, None, None], scores, jnp.finfo(jnp.float32).min), -1)
+        seen = visible(positions, key_positions, window)[:, None, None]
+        weights = jax.nn.softmax(jnp.where(seen, scores, jnp.finfo(jnp.float32).min), -1)
         out = jnp.einsum("bkgts,bksd->btkgd", weights, v.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
         return out.reshape(B, q.shape[1], H * D)
 
@@ -106,6 +111,13 @@ def attention(
         jnp.moveaxis(query_positions.reshape(B, T // t, t), 1, 0),
     )
     return jnp.moveaxis(jax.lax.map(block, chunks), 0, 1).reshape(B, T, H * D)
+
+
+def visible(positions: jax.Array, key_positions: jax.Array, window: jax.Array) -> jax.Array:
+    """Which keys a query sees, as :func:`attention` says: bool [B, T, S]."""
+    reach = jnp.where(window > 0, window, jnp.iinfo(jnp.int32).max)
+    back = positions[:, :, None] - key_positions[:, None, :]
+    return (back >= 0) & (back < reach) & (key_positions >= 0)[:, None, :]
 
 
 def _query_chunk(n: int, scores_per_query: int) -> int:

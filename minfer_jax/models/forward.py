@@ -53,7 +53,7 @@ def forward(
     return head.logits(params, config, hidden), cache
 
 
-@partial(jax.jit, static_argnames="config")
+@partial(jax.jit, static_argnames=("config", "aligned"))
 def hidden_states(
     params: Params,
     config: Config,
@@ -62,6 +62,7 @@ def hidden_states(
     cache: KVCache | None = None,
     tail_ids: jax.Array | None = None,
     until: jax.Array | None = None,
+    aligned: bool = False,
 ) -> tuple[jax.Array, KVCache | None]:
     """As :func:`forward` without the head: float32 [B, T, D] or [n_out, D], after the final norm.
 
@@ -69,6 +70,8 @@ def hidden_states(
         share prefixes, and token t is seen, at the earlier of their positions, by tokens t .. until - 1 of the row.
         A token's numbers are bit for bit those of its text alone if it stands at its position, or a multiple of 16
         places after it.
+    aligned: a promise that every row is one text from position 0 on, which starts in its first column, and then
+        padding; attention then needs no mask.
     """
     chex.assert_rank([tokens, positions], 2)
     chex.assert_equal_shape([tokens, positions])
@@ -95,7 +98,7 @@ def hidden_states(
         q, k, v = project_qkv(layer, config, x, positions)
         cos, sin = (r[tables[index]] for r in rotations)
         args = config, layer, q, k, v, cos, sin, positions, windows[index], cache, index
-        h, cache = native_attention.attend(*args, until) if layer.q.is_tiled else attention.attend(*args)
+        h, cache = native_attention.attend(*args, until) if layer.q.is_tiled else attention.attend(*args, aligned)
         return add_projection(x, h, layer.o, layer.o_bias, layer.attn_post_norm, config, positions), cache
 
     first = 0

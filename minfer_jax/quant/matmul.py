@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from minfer_jax.errors import UnsupportedError
 from minfer_jax.quant.mixed import Weight
+from minfer_jax.quant.narrow import narrow
 from minfer_jax.quant.native_matmul import products
 from minfer_jax.quant.tensor import QuantTensor
 
@@ -44,13 +45,11 @@ def _ffi(x: jax.Array, w: Weight) -> jax.Array:
 
 def _dot(x: jax.Array, values: jax.Array) -> jax.Array:
     contract_last = (((x.ndim - 1,), (1,)), ((), ()))
-    return jax.lax.dot_general(
-        x.astype(values.dtype),
-        values,
-        contract_last,
-        precision=jax.lax.Precision.HIGHEST,
-        preferred_element_type=jnp.float32,
+    x, factor = narrow(x, values.dtype)
+    y = jax.lax.dot_general(
+        x, values, contract_last, precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32
     )
+    return y if factor == 1 else y * factor
 
 
 IMPLEMENTATIONS: dict[str, Callable[[jax.Array, Weight], jax.Array]] = {

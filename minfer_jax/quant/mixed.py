@@ -28,6 +28,7 @@ class MixedStack:
     format = "mixed formats"
     implementation = "ffi"
     is_packed = is_tiled = True
+    input_dtype = jnp.dtype(jnp.float32)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -57,6 +57,11 @@ class QuantTensor:
         return self.row_step > 1
 
     @property
+    def input_dtype(self) -> jnp.dtype:
+        """What products round their input to, before they accumulate in float32."""
+        return jnp.dtype(self.planes["values"].dtype if self.implementation == "dense" else jnp.float32)
+
+    @property
     def size(self) -> int:
         """Number of weights, all stacked matrices together."""
         plane = self.planes["codes" if self.is_packed else "values"]

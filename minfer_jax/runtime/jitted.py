@@ -34,10 +34,11 @@ def score_rows(
 ) -> tuple[jax.Array, jax.Array]:
     """Log-probability of ``targets`` [n_out] after the rows ``tail_ids`` [n_out] of a batch [B, T], with no cache.
 
-    Without tail_ids every row is scored and n_out = B * T. until [B, T]: as in ``hidden_states``.
+    Without tail_ids every row is scored and n_out = B * T. until [B, T]: as in ``hidden_states``; without it the batch
+    is ``aligned`` as told there.
     Returns (logprob [n_out] float32, likeliest token [n_out] int32): two numbers per token leave the device.
     """
-    hidden, _ = hidden_states(params, config, tokens, positions, None, tail_ids, until)
+    hidden, _ = hidden_states(params, config, tokens, positions, None, tail_ids, until, until is None)
     hidden = hidden.reshape(-1, config.d_model)
     rows = math.gcd(len(hidden), _HEAD_ROWS)
     if len(hidden) <= _HEAD_ROWS or rows < 128:

@@ -168,7 +168,6 @@ def test_score_wrong_usage(run, options: list[str]) -> None:
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("--dtype", "float16"),
         ("--dtype", "int3"),
         ("--implementation", "magic"),
         ("--precision", "half"),

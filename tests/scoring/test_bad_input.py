@@ -44,14 +44,13 @@ def test_n01_an_infinite_weight_in_a_real_model(smol_model: Model) -> None:
 
 
 @pytest.mark.models
-def test_n01_gemma_is_sound_in_bfloat16_and_float16_is_refused(gemma270) -> None:
-    with pytest.raises(ArgumentError, match="float16 overflows"):
-        load(gemma270, dtype="float16")
-    model = load(gemma270, dtype="bfloat16")
+@pytest.mark.parametrize(("dtype", "off"), [("bfloat16", 0.5), ("float16", 0.1)])
+def test_n01_gemma_is_sound_in_16_bits(gemma270, dtype: str, off: float) -> None:
+    """Its residual stream reaches 1e5, and stays float32. Measured: 0.15 and MEASURED off."""
+    model = load(gemma270, dtype=dtype)
     golden = GOLDEN["gemma270"]
     (result,) = score_texts(model, [golden["score"]["text"]])
-    # Measured: 0.15 off (the residual stream reaches 1e5, and stays float32).
-    assert sum(result.token_logprobs[1:]) == pytest.approx(golden["fingerprints"]["correct"], abs=0.5)
+    assert sum(result.token_logprobs[1:]) == pytest.approx(golden["fingerprints"]["correct"], abs=off)
     with pytest.raises(NumericsError, match="pair 0: "):
         score(broken(model, jnp.inf), [("The capital of France is", " Paris")])
 
