@@ -44,9 +44,9 @@ def test_n01_an_infinite_weight_in_a_real_model(smol_model: Model) -> None:
 
 
 @pytest.mark.models
-@pytest.mark.parametrize(("dtype", "off"), [("bfloat16", 0.5), ("float16", 0.1)])
+@pytest.mark.parametrize(("dtype", "off"), [("bfloat16", 0.5), ("float16", 0.05)])
 def test_n01_gemma_is_sound_in_16_bits(gemma270, dtype: str, off: float) -> None:
-    """Its residual stream reaches 1e5, and stays float32. Measured: 0.15 and MEASURED off."""
+    """Its residual stream reaches 1e5, and stays float32. Measured: 0.152 and 0.002 off."""
     model = load(gemma270, dtype=dtype)
     golden = GOLDEN["gemma270"]
     (result,) = score_texts(model, [golden["score"]["text"]])
