@@ -25,6 +25,7 @@ NAMES = {"smol135": "smollm2-135m", "qwen05": "qwen2.5-coder-0.5b", "gemma270": 
 CASES: tuple[dict[str, str], ...] = (
     {"implementation": "ffi"},
     {"implementation": "ffi", "precision": "exact"},
+    {"implementation": "pallas"},
     {"implementation": "dense"},
     {"implementation": "dense", "dtype": "float16"},
     {"implementation": "dense", "dtype": "bfloat16"},
@@ -79,7 +80,7 @@ def main() -> None:
     results: dict[str, Any] = {}
     for name in sys.argv[1:] or NAMES:
         for case in CASES:
-            if case["implementation"] == "ffi" and jax.default_backend() != "cpu":
+            if case["implementation"] == {"cpu": "pallas", "gpu": "ffi"}[jax.default_backend()]:
                 continue
             model = mj.load(NAMES[name], **case)
             row: dict[str, Any] = differences(model, golden[name])

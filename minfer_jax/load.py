@@ -1,6 +1,7 @@
 """load(): from a name or path to a Model."""
 
 import logging
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from minfer_jax.native import instruction_set, library
 from minfer_jax.quant import IMPLEMENTATIONS
 from minfer_jax.runtime.persistent_cache import enable_persistent_cache
 from minfer_jax.tokenizer import Tokenizer
+from pallas_kernels.compat import available as unavailable
 
 log = logging.getLogger("minfer_jax")
 
@@ -38,16 +40,18 @@ def load(
 
     name: a path (a file, any part of a split model, or its folder), a known name such as "smollm2-135m", or
         "hf:org/repo:file.gguf".
-    implementation: "ffi" keeps the weights packed, for native kernels on the CPU; "dense" expands them once at load;
-        "xla" keeps them packed and expands them inside every program. None: "ffi" where it runs and no dtype is asked
-        for, else "dense".
-    precision: of "ffi". "default" (None) rounds the inputs of products with packed weights to 16-bit integers, with a
-        scale for every 32, which moves a log-probability by less than 0.001 nats on average; "exact" keeps them in
-        float32, at half the speed. The others take it and are exact in float32 in any case.
-    dtype: of expanded weights, "float32" (None), "float16" or "bfloat16"; "xla" and "ffi" have no use for it. The two
-        short ones are for GPUs: weights, inputs of products and of attention are rounded to 11 or 8 bits of mantissa,
-        which moves a log-probability by 0.001 or 0.01 nats on average; the residual stream and all accumulation are
-        float32 always. In float16 an input above 4 million gives a NumericsError.
+    implementation: "ffi" keeps the weights packed, for native kernels on the CPU; "pallas" keeps them packed, for
+        kernels on a GPU of the Hopper generation that serve up to 16 tokens at a time, and expanded to float16, for
+        more; "dense" expands them once at load; "xla" keeps them packed and expands them inside every program. None:
+        without a dtype "ffi" or "pallas" where they run, else "dense".
+    precision: "default" (None) of "ffi" and "pallas" rounds the inputs of products with packed weights to 16-bit
+        integers, with a scale for every 32, which moves a log-probability by less than 0.001 nats on average. "exact"
+        keeps them in float32: at half the speed with "ffi", by "dense" on a GPU.
+    dtype: of expanded weights, "float32", "float16" or "bfloat16"; None: float16 on a GPU unless "exact" is asked for,
+        else float32. The packed implementations have no use for it. The two short ones are for GPUs: weights, inputs of
+        products and of attention are rounded to 11 or 8 bits of mantissa, which moves a log-probability by 0.001 or
+        0.01 nats on average; the residual stream and all accumulation are float32 always. In float16 an input above 4
+        million gives a NumericsError.
     n_ctx: context window; None takes the model's training context.
     pre: pre-tokenizer to use instead of the file's ``tokenizer.ggml.pre``.
 
@@ -69,7 +73,15 @@ def load(
             raise ArgumentError(f"n_ctx is {n_ctx}; positions are 32-bit numbers")
 
     _check_device()
-    implementation = implementation or _fastest(dtype)
+    if implementation is None:
+        implementation = _fastest(dtype, precision)
+        if dtype is None and precision != "exact" and jax.default_backend() == "gpu":
+            dtype = "float16"
+    if implementation == "pallas":
+        if precision == "exact":
+            raise ArgumentError("implementation 'pallas' rounds inputs to 16 bits; precision exact needs dense or xla")
+        if (reason := unavailable()) is not None:
+            raise UnsupportedError(f"implementation 'pallas' does not run here: {reason}; leave implementation out")
     if implementation == "ffi" and library() is None:
         raise UnsupportedError("implementation 'ffi' needs the native library; install again with a C++17 compiler")
     enable_persistent_cache()
@@ -89,10 +101,22 @@ def load(
     return Model(config, params, tokenizer, _provenance(file, config) | numerics, file)
 
 
-def _fastest(dtype: str | None) -> str:
-    """The native kernels, unless a dtype asks for weights that are expanded, or they do not run here."""
-    native = dtype is None and jax.default_backend() == "cpu" and library() is not None
-    return "ffi" if native else "dense"
+def _fastest(dtype: str | None, precision: str | None) -> str:
+    """Kernels of ours, unless a dtype asks for weights that are expanded, or they do not run here."""
+    backend = jax.default_backend()
+    if dtype is None and backend == "cpu" and library() is not None:
+        return "ffi"
+    if dtype is None and backend == "gpu" and precision != "exact":
+        reason = unavailable()
+        if reason is None:
+            return "pallas"
+        _say_once(f"no GPU kernels of this package here, weights are expanded to float16: {reason}")
+    return "dense"
+
+
+@cache
+def _say_once(line: str) -> None:
+    log.warning("%s", line)
 
 
 def _check_device() -> None:

@@ -4,7 +4,7 @@ Pallas calls its GPU interface unstable, so nothing else in this package imports
 purpose: type checkers see another version than the one that runs.
 """
 
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -53,7 +53,7 @@ def mosaic(name: str = "") -> Any:
     return import_module("jaxlib.mlir.ir" if name == "ir" else f"jaxlib.mlir.dialects.{name}")
 
 
-def lane_kernel(program: Any, out: jax.ShapeDtypeStruct, *, ctas: int, warpgroups: int, shared_bytes: int) -> Any:
+def lane_kernel(program: Any, out: jax.ShapeDtypeStruct, *, ctas: int, warpgroups: int = 4, shared_bytes: int) -> Any:
     """A kernel whose body is per-lane code: ``program(*input refs, output ref, shared memory ref)`` as MLIR values.
 
     ctas: thread blocks; warpgroups: of 128 threads, in each; shared_bytes: one piece of shared memory, a multiple of 4.
@@ -61,7 +61,7 @@ def lane_kernel(program: Any, out: jax.ShapeDtypeStruct, *, ctas: int, warpgroup
     plgpu = mosaic()
 
     def body(*refs: Any) -> None:
-        @partial(plgpu.inline_mgpu, arg_types=(plgpu.RefType(),) * len(refs))
+        @plgpu.inline_mgpu(arg_types=(plgpu.RefType(),) * len(refs))
         def lanes(_: Any, *refs: Any) -> None:
             program(*refs)
 

@@ -92,6 +92,11 @@ def less(a: Value, b: Value | int) -> Value:
     return _compare("ult", a, b)
 
 
+def negative(a: Value) -> Value:
+    """Whether a signed number is."""
+    return _compare("slt", a, 0)
+
+
 def equal(a: Value, b: Value | int) -> Value:
     return _compare("eq", a, b)
 
@@ -105,13 +110,18 @@ def least_signed(a: Value, b: int) -> Value:
     return mosaic("arith").minsi(a, integer(b))
 
 
-def most(a: Value, b: int) -> Value:
+def most(a: Value, b: Value | int) -> Value:
     """Unsigned maximum."""
-    return mosaic("arith").maxui(a, integer(b))
+    return mosaic("arith").maxui(a, _same(a, b))
 
 
 def select(condition: Value, a: Value, b: Value) -> Value:
     return mosaic("arith").select(condition, a, b)
+
+
+def both(a: Value, b: Value) -> Value:
+    """i1 and i1."""
+    return mosaic("arith").andi(a, b)
 
 
 def flag(condition: Value) -> Value:
@@ -174,6 +184,10 @@ def root(a: Value) -> Value:
 
 def reciprocal(a: Value) -> Value:
     return ptx("rcp.rn.f32 $0, $1;", a, result=f32())
+
+
+def divide(a: Value, b: Value) -> Value:
+    return ptx("div.rn.f32 $0, $1, $2;", a, b, result=f32())
 
 
 def power_of_two(a: Value) -> Value:
@@ -240,7 +254,7 @@ def _vector(n: int) -> tuple[str, str]:
 
 
 def load_global(address: Value, n: int, valid: Value) -> list[Value]:
-    """n = 1, 2 or 4 float32 that nobody writes meanwhile; zeros where valid (i1) is false."""
+    """n = 1, 2 or 4 float32 that nobody writes meanwhile; zeros where valid (i1) is false. Stays put."""
     ir, llvm = mosaic("ir"), mosaic("llvm")
     kind, names = _vector(n)
     zeros = " ".join(f"mov.b32 ${i}, 0;" for i in range(n))
@@ -249,7 +263,7 @@ def load_global(address: Value, n: int, valid: Value) -> list[Value]:
     constraints = ",".join(["=&f"] * n + ["l", "r"])
     types = [f32()] * n
     whole = ir.Type.parse("f32") if n == 1 else llvm.StructType.get_literal(types)
-    done = llvm.inline_asm(whole, [address, flag(valid)], text, constraints, has_side_effects=False)
+    done = llvm.inline_asm(whole, [address, flag(valid)], text, constraints, has_side_effects=True)
     return [done] if n == 1 else [llvm.extractvalue(f32(), done, [i]) for i in range(n)]
 
 
@@ -325,6 +339,19 @@ def loop(start: Value | int, stop: Value | int, body: Callable[[Value], None]) -
         scf.yield_([])
 
 
+def carried_loop(
+    start: Value | int, stop: Value | int, state: Sequence[Value], body: Callable[[Value, list[Value]], Sequence[Value]]
+) -> list[Value]:
+    """for i in range(start, stop): state = body(i, state); the state stays in registers."""
+    ir, arith, scf, utils = (mosaic(name) for name in ("ir", "arith", "scf", "utils"))
+    index = ir.IndexType.get()
+    ends = [utils.c(v, index) if isinstance(v, int) else arith.index_cast(index, v) for v in (start, stop)]
+    op = scf.ForOp(*ends, utils.c(1, index), list(state))
+    with ir.InsertionPoint(op.body):
+        scf.yield_(list(body(arith.index_cast(i32(), op.induction_variable), list(op.inner_iter_args))))
+    return list(op.results)
+
+
 # --- asynchronous copies ------------------------------------------------------------------------------------------
 
 
@@ -340,11 +367,12 @@ def fence_transfer_barriers() -> None:
 
 
 def start_copy(issue: Value, mbarrier: Value, target: Value, source: Value, size: Value) -> None:
-    """Where issue (i1) holds: copy size bytes (a multiple of 16) from device to shared memory, counted by mbarrier."""
+    """Where issue (i1) holds: copy size bytes (a multiple of 16, or 0) from device to shared memory, counted by
+    mbarrier."""
     ptx(
-        "{ .reg .pred p; setp.ne.b32 p, $0, 0;"
+        "{ .reg .pred p, q; setp.ne.b32 p, $0, 0; setp.ne.and.b32 q, $4, 0, p;"
         " @p mbarrier.arrive.expect_tx.shared::cta.b64 _, [$1], $4;"
-        " @p cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$2], [$3], $4, [$1]; }",
+        " @q cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$2], [$3], $4, [$1]; }",
         flag(issue),
         mbarrier,
         target,

@@ -11,6 +11,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType as T
 from gguf import GGUFReader, GGUFWriter
 
 import minfer_jax as mj
@@ -48,7 +49,7 @@ def test_2000_damaged_models_load_or_are_refused(tiny_gguf, tmp_path):
         ("block_count", 2**32 - 1, "llama.block_count is 4294967295, expected 1 to 10000"),
         ("block_count", 9, "tensor blk.3.attn_q.weight is missing"),
         ("attention.head_count", 0, "llama.attention.head_count is 0"),
-        ("rope.freq_base", 0.0, "llama.rope.freq_base is 0.0, expected a positive number"),
+        ("rope.freq_base", 0.0, "llama.rope.freq_base is 0.0, expected a positive number below 1e30"),
         ("attention.layer_norm_rms_epsilon", -1.0, "layer_norm_rms_epsilon is -1.0"),
         ("rope.scaling.type", "magic", "llama.rope.scaling.type 'magic' is not none, linear, yarn or longrope"),
         ("expert_count", 8, "mixture-of-experts"),
@@ -167,8 +168,24 @@ def test_16_bits_halve_the_weights(tiny_gguf):
     assert sizes["float32"] == 2 * sizes["bfloat16"] == 2 * sizes["float16"]
 
 
-def first_logprobs(path) -> np.ndarray:
-    model = mj.load(path)
+@pytest.mark.parametrize(
+    "options", [{}, {"precision": "exact"}, {"implementation": "xla"}, {"implementation": "dense"}]
+)
+def test_types_without_kernels_are_not_rounded(tmp_path, caplog, options):
+    """TQ2_0 has no kernels: the weights are those of the file's float32 twin, and one line says what that costs."""
+    case = replace(CASES["quant-k"], types={"attn_q": (T.TQ2_0,), "ffn_down": (T.TQ2_0, T.Q4_K)})
+    path = write_tiny(case, tmp_path / "ternary.gguf")
+    twin = first_logprobs(write_tiny(case, tmp_path / "twin.gguf", expanded=True), implementation="dense")
+    caplog.clear()
+    ours = first_logprobs(path, **options)
+    said = [r.getMessage() for r in caplog.records]
+    line = f"ternary.gguf: no kernels for TQ2_0, weights expanded to float32 ({5 * 4 * 256 * 256 / 1e9:.2f} GB)"
+    assert said == ([] if options.get("implementation") == "dense" else [line])
+    assert np.abs(ours - twin).max() < (1e-4 if options else 2e-2)
+
+
+def first_logprobs(path, **options) -> np.ndarray:
+    model = mj.load(path, **options)
     ids = CASES["llama"].tokens()
     return np.array(mj.score_tokens(model, [(ids[:1], ids[1:])])[0].token_logprobs)
 

@@ -7,6 +7,7 @@ from minfer_jax.models.config import Config
 from minfer_jax.models.linear import linear, rms_norm
 from minfer_jax.models.params import Layer
 from minfer_jax.quant import Weight
+from minfer_jax.quant.fragments import takes
 
 
 def soft_cap(x: jax.Array, cap: float) -> jax.Array:
@@ -22,9 +23,17 @@ def project_qkv(
     positions: [B, T] int32, negative for padding, whose rows mean nothing; None: there is none.
     """
     weights, biases = (layer.q, layer.k, layer.v), (layer.q_bias, layer.k_bias, layer.v_bias)
-    qkv = linear(x, weights, biases, norm=layer.attn_norm, eps=config.rms_eps, positions=positions)
+    qkv = linear(x, weights, biases, norm=layer.attn_norm, eps=config.rms_eps, positions=positions, joined=layer.qkv)
     q, k, v = (y.reshape(*x.shape[:2], -1, config.head_dim) for y in qkv)
     return q, k, v
+
+
+def project_heads(layer: Layer, config: Config, x: jax.Array) -> jax.Array:
+    """As :func:`project_qkv`, all heads in one array: [B, T, n_heads + 2 n_kv_heads, head_dim]."""
+    if layer.qkv is None or not takes(x):
+        return jnp.concatenate(project_qkv(layer, config, x), 2)
+    y = layer.qkv.product(x, eps=config.rms_eps)
+    return y.reshape(*x.shape[:2], -1, config.head_dim)
 
 
 def add_projection(
@@ -47,5 +56,5 @@ def feed_forward(layer: Layer, config: Config, x: jax.Array, positions: jax.Arra
     """Residual plus gated FFN, on any leading shape: [..., D] -> [..., D]; positions as in :func:`project_qkv`."""
     weights, biases = (layer.gate, layer.up), (layer.gate_bias, layer.up_bias)
     norm = {"norm": layer.ffn_norm, "eps": config.rms_eps}
-    (h,) = linear(x, weights, biases, **norm, activation=config.activation, positions=positions)
+    (h,) = linear(x, weights, biases, **norm, activation=config.activation, positions=positions, joined=layer.gate_up)
     return add_projection(x, h, layer.down, layer.down_bias, layer.ffn_post_norm, config, positions)

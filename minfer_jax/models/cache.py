@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from minfer_jax.arguments import check_integer
 from minfer_jax.errors import ArgumentError
 from minfer_jax.models.config import Config
 
@@ -31,13 +32,15 @@ class KVCache:
 jax.tree_util.register_dataclass(KVCache, ["k", "v"], [])
 
 
-def init_cache(config: Config, batch: int, length: int, dtype: jnp.dtype = jnp.float32) -> KVCache:
+def init_cache(config: Config, batch: int, length: int, dtype: jax.typing.DTypeLike = jnp.float32) -> KVCache:
     """An empty cache for ``batch`` rows of up to ``length`` positions; dtype float32 or bfloat16 (half the memory).
     A program is compiled for each length: use few, such as powers of two.
 
-    Raises ArgumentError for another dtype: float16 cannot hold the keys of every model.
+    Raises ArgumentError for a number below 1, or another dtype: float16 cannot hold the keys of every model.
     """
-    if dtype not in (jnp.float32, jnp.bfloat16):
-        raise ArgumentError(f"the cache's dtype is {jnp.dtype(dtype).name}; choose float32 or bfloat16")
+    batch, length = check_integer("batch", batch, 1), check_integer("length", length, 1)
+    name = dtype if isinstance(dtype, str) else jnp.dtype(dtype).name
+    if name not in ("float32", "bfloat16"):
+        raise ArgumentError(f"the cache's dtype is {name}; choose float32 or bfloat16")
     shape = (config.n_layers, batch, config.n_kv_heads, length, config.head_dim)
     return KVCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))

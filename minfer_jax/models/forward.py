@@ -10,10 +10,11 @@ from functools import partial
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from minfer_jax.errors import ArgumentError
-from minfer_jax.models import attention, head, native_attention
-from minfer_jax.models.blocks import add_projection, feed_forward, project_qkv
+from minfer_jax.models import attention, decode_attention, head, native_attention
+from minfer_jax.models.blocks import add_projection, feed_forward, project_heads, project_qkv
 from minfer_jax.models.cache import KVCache
 from minfer_jax.models.config import Config
 from minfer_jax.models.linear import rms_norm
@@ -47,7 +48,8 @@ def forward(
     Returns (logits, cache): logits float32 [B, T, vocab], or [n_out, vocab] with tail_ids. Rows of padding tokens
     mean nothing. Ids out of range are not checked here (``Tokenizer.check_ids`` does).
 
-    Raises AssertionError (chex) for a wrong rank or shape, ArgumentError for more tokens than the cache holds.
+    Raises AssertionError (chex) for a wrong rank or shape, also of a cache or weights that are not of ``config``;
+    ArgumentError for no tokens, or more than the cache holds.
     """
     hidden, cache = hidden_states(params, config, tokens, positions, cache, tail_ids)
     return head.logits(params, config, hidden), cache
@@ -76,9 +78,12 @@ def hidden_states(
     chex.assert_rank([tokens, positions], 2)
     chex.assert_equal_shape([tokens, positions])
     B, T = tokens.shape
+    if tokens.size == 0:
+        raise ArgumentError(f"tokens is [{B}, {T}]; there has to be one at least")
+    chex.assert_shape(params.embedding, (config.vocab_size, config.d_model))
     tokens, positions = tokens.astype(jnp.int32), positions.astype(jnp.int32)
     if cache is not None:
-        chex.assert_axis_dimension(cache.k, 1, B)
+        chex.assert_shape([cache.k, cache.v], (config.n_layers, B, config.n_kv_heads, None, config.head_dim))
         if T > cache.length:
             raise ArgumentError(f"{T} tokens do not fit a cache of {cache.length} positions; make it longer")
     if tail_ids is not None:
@@ -91,14 +96,18 @@ def hidden_states(
 
     x = params.embedding.take(tokens) * config.embedding_scale  # [B, T, D]
     rotations = angles(params.rope_freqs, positions, magnitude(config.rope))
-    windows, tables = jnp.array(config.windows, jnp.int32), jnp.array(config.rope_tables, jnp.int32)
+    windows, tables = np.array(config.windows, np.int32), np.array(config.rope_tables, np.int32)
 
     def add_attention(layer: Layer, index: jax.Array | int, x: jax.Array, cache: KVCache | None) -> tuple:
         """Residual plus attention of layer ``index``; the new keys and values go to the cache first."""
-        q, k, v = project_qkv(layer, config, x, positions)
-        cos, sin = (r[tables[index]] for r in rotations)
-        args = config, layer, q, k, v, cos, sin, positions, windows[index], cache, index
-        h, cache = native_attention.attend(*args, until) if layer.q.is_tiled else attention.attend(*args, aligned)
+        table, window = (x[index] if isinstance(index, int) else jnp.asarray(x)[index] for x in (tables, windows))
+        cos, sin = (r[table] for r in rotations)
+        where = cos, sin, positions, window, cache, index
+        if decode_attention.serves(layer, config, x, cache):
+            h, cache = decode_attention.attend(config, layer, project_heads(layer, config, x), *where)
+        else:
+            args = config, layer, *project_qkv(layer, config, x, positions), *where
+            h, cache = native_attention.attend(*args, until) if layer.q.is_tiled else attention.attend(*args, aligned)
         return add_projection(x, h, layer.o, layer.o_bias, layer.attn_post_norm, config, positions), cache
 
     first = 0
@@ -127,7 +136,13 @@ def _scan_layers(
     cache: KVCache | None,
     add_attention: Callable[..., tuple],
 ) -> tuple[jax.Array, KVCache | None]:
-    """The first ``count`` layers of a run, traced once."""
+    """The first ``count`` layers of a run, traced once, or one after the other in a decode step on a GPU."""
+    if run.q.implementation == "pallas" and x.shape[1] == 1:  # few kernels that are captured as one graph
+        for i in range(count):
+            layer = run.at(i)
+            x, cache = add_attention(layer, first + i, x, cache)
+            x = feed_forward(layer, config, x, positions)
+        return x, cache
     if count == 0:
         return x, cache
 

@@ -67,6 +67,8 @@ def logprobs_of(z: jax.Array, ids: jax.Array, native: bool) -> jax.Array:
     """Log-probability of one id per row of logits that are there: z [N, vocab], ids [N] -> [N] float32. native: of a
     model that runs on the native library. Chunk by chunk, so that it has the bits of :func:`token_logprobs`."""
     n, vocab = z.shape
+    if not native:
+        return jax.nn.log_softmax(z)[jnp.arange(n), ids]
     size = min(_VOCAB_CHUNK, vocab)
     chunks = jnp.pad(z, ((0, 0), (0, -vocab % size)), constant_values=-jnp.inf).reshape(n, -1, size).swapaxes(0, 1)
     sums, _ = jax.lax.scan(lambda sums, chunk: (_add_chunk(sums, chunk, native), None), _no_logits(n), chunks)

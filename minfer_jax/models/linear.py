@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from minfer_jax.models import native_rows
 from minfer_jax.quant import Weight, matmul
+from minfer_jax.quant.fragments import Fragments, takes
 from minfer_jax.quant.native_matmul import products
 
 
@@ -32,18 +35,25 @@ def linear(
     activation: str | None = None,
     residual: jax.Array | None = None,
     positions: jax.Array | None = None,
+    joined: Fragments | None = None,
 ) -> list[jax.Array]:
     """Products of one input with several weights: x [..., K] -> [..., N] for each, plus its bias [N] where it has one.
 
     norm: weight [K] of an RMSNorm of x, with ``eps``, in front. activation: of two weights, the one result is
     act(x @ first) * (x @ second). residual: [..., N], added to the first result.
     positions: int32 [...]: rows at negative ones are padding, whose results mean nothing.
+    joined: the norm and all these weights and biases as one, for GPU kernels.
     """
-    biases = biases or [None] * len(weights)
+    biases = list(biases or [None] * len(weights))
     if all(w.is_tiled for w in weights):
         return products(
             x, weights, biases, norm=norm, eps=eps, activation=activation, residual=residual, positions=positions
         )
+    if joined is not None and takes(x):
+        y = joined.product(x, eps=eps, activation=activation, residual=residual)
+        return [y] if activation else jnp.split(y, np.cumsum([w.shape[0] for w in weights[:-1]]), -1)
+    if len(weights) == 1 and biases == [None] and norm is None and (own := weights[0].fragments) and takes(x):
+        return [own.product(x, residual=residual)]
     if norm is not None:
         x = rms_norm(x, norm, eps)
     results = [matmul(x, w) for w in weights]

@@ -114,7 +114,7 @@ def _count(md: Metadata, key: str, default: int | None = None, limit: int = 2**3
 def _positive(md: Metadata, key: str, default: float | None = None) -> float:
     value = md.number(key) if default is None else md.number(key, default)
     if not 0 < value < 1e30:
-        raise GGUFError(f"{md.source}: {key} is {value}, expected a positive number")
+        raise GGUFError(f"{md.source}: {key} is {value}, expected a positive number below 1e30")
     return value
 
 

@@ -10,11 +10,17 @@ from typing import Any
 import jax
 
 from minfer_jax.quant import QuantTensor, Weight
+from minfer_jax.quant.fragments import Fragments
+
+_STACKS = Weight | Fragments
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One decoder layer, or a run of equal ones stacked on a leading axis. None: the model has no such tensor."""
+    """One decoder layer, or a run of equal ones stacked on a leading axis. None: the model has no such tensor.
+
+    qkv, gate_up: those matrices (and biases) as one, for GPU kernels.
+    """
 
     attn_norm: jax.Array
     q: Weight
@@ -36,14 +42,16 @@ class Layer:
     up_bias: jax.Array | None = None
     down_bias: jax.Array | None = None
     ffn_post_norm: jax.Array | None = None
+    qkv: Fragments | None = None
+    gate_up: Fragments | None = None
 
     def at(self, i: int | jax.Array) -> "Layer":
         """Layer i >= 0 of a run; i may be traced."""
 
         def pick(stacked: Any) -> Any:
-            return stacked.layer(i) if isinstance(stacked, Weight) else stacked[i]
+            return stacked.layer(i) if isinstance(stacked, _STACKS) else stacked[i]
 
-        return jax.tree.map(pick, self, is_leaf=lambda x: isinstance(x, Weight))
+        return jax.tree.map(pick, self, is_leaf=lambda x: isinstance(x, _STACKS))
 
 
 @dataclass(frozen=True)

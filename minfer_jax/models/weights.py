@@ -1,8 +1,9 @@
 """From the tensors of a file to the weights of a model: every name, shape and row order in one place."""
 
 import logging
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,8 @@ from minfer_jax.models.arch import ARCHITECTURES
 from minfer_jax.models.config import Config
 from minfer_jax.models.params import Layer, Params
 from minfer_jax.models.rope import frequencies
-from minfer_jax.quant import to_stack, to_tensor, to_vector
+from minfer_jax.quant import PACKED, PLAIN, to_stack, to_tensor, to_vector
+from minfer_jax.quant.fragments import Fragments, can_pack, to_fragments
 
 log = logging.getLogger("minfer_jax")
 
@@ -46,6 +48,7 @@ _VECTORS = {
     "down_bias": "ffn_down.bias",
     "ffn_post_norm": "post_ffw_norm.weight",
 }
+_JOINED = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
 
 
 class _Tensors:
@@ -95,20 +98,38 @@ def load_params(
     head = t.find("output.weight", (V, D))
     norm = t.take("output_norm.weight", (D,))
     divisors = _rope_divisors(t, config)
-    runs = _runs([_raw_layer(t, config, i) for i in range(config.n_layers)], implementation != "xla")
+    runs = _runs([_raw_layer(t, config, i) for i in range(config.n_layers)], implementation not in ("xla", "pallas"))
     t.finish()
+    if implementation in ("ffi", "xla"):
+        _tell_expanded([embedding, head, *(raw[field] for run in runs for raw in run for field in _MATRICES)], source)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # conversion runs outside the interpreter lock
+        joined = [_joined(run) if implementation == "pallas" else {} for run in runs]
         embedding_done = pool.submit(to_tensor, embedding, implementation, dtype)
         head_done = head and pool.submit(to_tensor, head, implementation, dtype)
-        started = [{field: pool.submit(_stack, run, field, implementation, dtype) for field in run[0]} for run in runs]
+        started = [
+            {field: pool.submit(_stack, run, field, implementation, dtype, more) for field in run[0]}
+            for run, more in zip(runs, joined, strict=True)
+        ]
         return Params(
             embedding=embedding_done.result(),
-            runs=tuple(Layer(**{field: f.result() for field, f in run.items()}) for run in started),
+            runs=tuple(
+                replace(Layer(**{field: f.result() for field, f in run.items()}), **more)
+                for run, more in zip(started, joined, strict=True)
+            ),
             final_norm=jnp.asarray(to_vector(norm)),
             head=head_done and head_done.result(),
             rope_freqs=jnp.asarray(frequencies(config.rope, divisors)),
         )
+
+
+def _tell_expanded(matrices: Iterable[RawTensor | None], source: str) -> None:
+    """Say that some matrices do not stay packed, because their types have no kernels here."""
+    others = [m for m in matrices if m is not None and m.type.name not in PACKED | PLAIN]
+    if others:
+        names = ", ".join(sorted({m.type.name for m in others}))
+        gigabytes = sum(4 * math.prod(m.shape) for m in others) / 1e9
+        log.warning("%s: no kernels for %s, weights expanded to float32 (%.2f GB)", source, names, gigabytes)
 
 
 def _rope_divisors(t: _Tensors, config: Config) -> np.ndarray | None:
@@ -203,9 +224,26 @@ def _runs(layers: list[RawLayer], mixed: bool) -> list[list[RawLayer]]:
     return runs
 
 
-def _stack(run: list[RawLayer], field: str, implementation: str, dtype: str) -> Any:
+def _stack(run: list[RawLayer], field: str, implementation: str, dtype: str, joined: Iterable[str]) -> Any:
     """One field of all layers of a run: a Weight, or an array of vectors [L, n]."""
     parts = [layer[field] for layer in run]
     if field in _MATRICES:
-        return to_stack(parts, implementation, dtype)
+        apart = not any(field in _JOINED[name] for name in joined)
+        return to_stack(parts, implementation, dtype, apart)
     return jnp.stack([to_vector(p) for p in parts])
+
+
+def _joined(run: list[RawLayer]) -> dict[str, Fragments]:
+    """Matrices of a run that GPU kernels take as one, with the norm in front, by field of Layer."""
+    found = {}
+    for name, fields in _JOINED.items():
+        stack = [[layer[field] for field in fields] for layer in run]
+        biases = [f"{field}_bias" for field in fields if f"{field}_bias" in run[0]]
+        gated = name == "gate_up"
+        if can_pack(stack) and len(biases) in ((0,) if gated else (0, len(fields))):
+            norm, *vectors = (
+                jnp.stack([to_vector(layer[vector]) for layer in run])
+                for vector in ("ffn_norm" if gated else "attn_norm", *biases)
+            )
+            found[name] = to_fragments(stack, norm, vectors, gated)
+    return found

@@ -54,7 +54,7 @@ def _load() -> ctypes.CDLL | None:
         lib = ctypes.CDLL(str(_PATH))
         built, known = tuple((ctypes.c_int * 2).in_dll(lib, "minfer_ffi_api_version")), _jaxlib_api_version()
         handlers = [(target, getattr(lib, symbol), platform) for target, symbol, platform in _TARGETS]
-    except (OSError, ValueError, AttributeError, struct.error) as error:  # no library, or another version of ours
+    except (OSError, ValueError, AttributeError) as error:  # no library, or another version of ours
         why = f"{error}; install again" if _PATH.exists() else "not built; install again with a C++17 compiler"
         log.warning(_WITHOUT, why)
         return None
@@ -78,6 +78,8 @@ def _is_whole(path: Path) -> bool:
         header = file.read(64)
     if header[:4] != b"\x7fELF":
         return True
+    if len(header) < 64:
+        return False
     (table,), (entry, count) = struct.unpack_from("=Q", header, 40), struct.unpack_from("=HH", header, 58)
     return table + entry * count <= path.stat().st_size
 

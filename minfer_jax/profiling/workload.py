@@ -38,7 +38,7 @@ def random_ids(config: Config, batch: int, n: int) -> np.ndarray:
 def score(runtime: Runtime, batch: int, n: int) -> None:
     """Log-probabilities of all n tokens behind the first one, in ``batch`` sequences."""
     sequences = random_ids(runtime.config, batch, n + 1).tolist()
-    for packed in pack_sequences(sequences, [n] * batch):
+    for packed in pack_sequences(sequences, [n] * batch, runtime.batch_tokens):
         call, _ = runtime.score(packed)
         call.read()
 
@@ -99,7 +99,8 @@ class Session:
 
     def _fill(self, begin: int, end: int) -> jax.Array:
         logits = None
-        for first, last in pairwise((begin, *(begin + column for column in prompt_columns(end - begin)))):
+        columns = prompt_columns(end - begin, self._runtime.prefill_chunk)
+        for first, last in pairwise((begin, *(begin + column for column in columns))):
             positions = np.tile(np.arange(first, last, dtype=np.int32), (self._rows, 1))
             tokens, tail_ids = self._ids[:, first:last], last_column(self._rows, last - first)
             logits, self.cache = self._runtime.prefill(tokens, positions, self.cache, tail_ids)

@@ -5,10 +5,10 @@ a format serves every tensor; results land in one preallocated array per plane, 
 they are done with. All is written as tiles of ``lanes`` rows, [tiles, C, lanes]; planes in rows are tiles of one.
 """
 
-import logging
 import math
 import mmap
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 
 import gguf
@@ -20,11 +20,10 @@ from minfer_jax.errors import UnsupportedError
 from minfer_jax.gguf import RawTensor
 from minfer_jax.quant import formats
 from minfer_jax.quant.formats import Array, Format
+from minfer_jax.quant.fragments import can_pack, to_fragments
 from minfer_jax.quant.mixed import MixedStack
 from minfer_jax.quant.planes import pack
 from minfer_jax.quant.tensor import QuantTensor, lanes_of
-
-log = logging.getLogger("minfer_jax")
 
 Program = Callable[[Array], dict[str, Array]]
 """Blocks [n, lanes, block bytes] uint8 -> planes [n, per block, lanes]."""
@@ -34,13 +33,15 @@ _PLAIN_NAMES = {dtype: name for name, dtype in formats.PLAIN.items()}
 _CHUNK_WEIGHTS = 1 << 19
 
 
-def to_stack(parts: Sequence[RawTensor], implementation: str, dtype: str) -> QuantTensor | MixedStack:
+def to_stack(
+    parts: Sequence[RawTensor], implementation: str, dtype: str, apart: bool = True
+) -> QuantTensor | MixedStack:
     """Equal matrices of a file, stacked: L raw tensors [N, K] -> a QuantTensor with planes [L, ...]. Their types may
     differ with "dense", and with "ffi", which then gives a MixedStack.
 
-    implementation: "dense" expands to dtype ("float32" or "bfloat16"); "xla" and "ffi" keep the table's formats packed
-    and plain types as they are, "ffi" in tiles. Types outside the table become float32 (dense float32) or else
-    bfloat16.
+    implementation: "dense" expands to dtype, such as "float32"; "xla" and "ffi" keep the table's formats packed and
+    plain types as they are, "ffi" in tiles; types outside the table become float32. "pallas" expands to float16 and
+    keeps fragments as well, unless not ``apart``: then others hold them.
     """
     types = list(dict.fromkeys(part.type for part in parts))
     if implementation == "ffi" and len(types) > 1:
@@ -49,6 +50,9 @@ def to_stack(parts: Sequence[RawTensor], implementation: str, dtype: str) -> Qua
             places.append((types.index(part.type), len(groups[part.type])))
             groups[part.type].append(part)
         return MixedStack(tuple(_stack(group, implementation, dtype) for group in groups.values()), tuple(places))
+    if implementation == "pallas":
+        expanded = _stack(parts, "dense", "float16")
+        return _for_gpu(expanded, parts) if apart else replace(expanded, implementation="pallas")
     return _stack(parts, implementation, dtype)
 
 
@@ -60,9 +64,20 @@ def _stack(parts: Sequence[RawTensor], implementation: str, dtype: str) -> Quant
 
 def to_tensor(part: RawTensor, implementation: str, dtype: str) -> QuantTensor:
     """One matrix, as :func:`to_stack` without the stacking axis."""
+    if implementation == "pallas":
+        return _for_gpu(to_tensor(part, "dense", "float16"), [part])
     name, planes = _planes([part], implementation, jnp.dtype(dtype))
     shape = (part.shape[0], part.shape[1])
     return QuantTensor({k: jax.device_put(plane[0]) for k, plane in planes.items()}, name, shape, implementation)
+
+
+def _for_gpu(expanded: QuantTensor, parts: Sequence[RawTensor]) -> QuantTensor:
+    """The same with fragments, if all layers agree in a type that has kernels."""
+    stack = [[part] for part in parts]
+    fragments = to_fragments(stack) if can_pack(stack) else None
+    if fragments is not None and not expanded.is_stack:
+        fragments = replace(fragments, words=fragments.words[0])
+    return replace(expanded, implementation="pallas", fragments=fragments)
 
 
 def to_vector(part: RawTensor) -> np.ndarray:
@@ -85,7 +100,7 @@ def _planes(parts: Sequence[RawTensor], implementation: str, dense: np.dtype) ->
     """Format name and host arrays by plane, with the stacking axis in front."""
     name, lanes = parts[0].type.name, lanes_of(implementation)
     packed = implementation != "dense" and name in formats.PACKED
-    keep = dense if implementation == "dense" else formats.PLAIN.get(name, np.dtype(jnp.bfloat16))
+    keep = dense if implementation == "dense" else formats.PLAIN.get(name, np.dtype(np.float32))
     outputs: dict[str, np.ndarray] = {}
     for i, part in enumerate(parts):  # with dense, layers may differ in type
         fmt = formats.PACKED.get(part.type.name)
@@ -93,8 +108,6 @@ def _planes(parts: Sequence[RawTensor], implementation: str, dense: np.dtype) ->
             program = _packer(fmt) if packed else _expander(fmt, dense)
             _convert(fmt, part, program, lanes, outputs, i, len(parts))
         else:
-            if part.type.name not in formats.PLAIN:
-                log.info("%s: type %s has no kernel here, expanded to %s", part.name, part.type.name, keep.name)
             _copy(part, keep, lanes, outputs, i, len(parts))
     n = parts[0].shape[0]
     for plane in outputs.values():

@@ -72,7 +72,8 @@ class Format:
 def dequantize(fmt: Format, f: Fields) -> Array:
     """The affine rule above. Returns [..., K] float32, bit for bit what ``gguf.quants.dequantize`` gives.
 
-    The declared exceptions: NaN payloads, and MXFP4 blocks whose scale is subnormal in float32 (XLA flushes it to 0).
+    The declared exceptions: NaN payloads, and numbers that are subnormal in float32 (XLA flushes them to 0), such as
+    those of MXFP4 blocks with the least scales. Native products overflow with MXFP4 scales of 2**121 and more.
     """
     if fmt.codebook is not None:
         value = jnp.asarray(np.array(fmt.codebook, np.float32))[f.codes]

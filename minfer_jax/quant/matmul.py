@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from minfer_jax.errors import UnsupportedError
+from minfer_jax.quant.fragments import takes
 from minfer_jax.quant.mixed import Weight
 from minfer_jax.quant.narrow import narrow
 from minfer_jax.quant.native_matmul import products
@@ -36,6 +37,15 @@ def _xla(x: jax.Array, w: Weight) -> jax.Array:
     return _dot(x, w.values().astype(jnp.float32))
 
 
+def _pallas(x: jax.Array, w: Weight) -> jax.Array:
+    """Few rows by the GPU kernels, many by what the weights were expanded to."""
+    if not isinstance(w, QuantTensor) or w.implementation != "pallas":
+        raise UnsupportedError("implementation 'pallas' needs weights laid out for it: load with pallas")
+    if w.fragments is not None and takes(x):
+        return w.fragments.product(x)
+    return _dot(x, w.planes["values"])
+
+
 def _ffi(x: jax.Array, w: Weight) -> jax.Array:
     """Tiled weights by the native kernels."""
     if not w.is_tiled:
@@ -56,5 +66,6 @@ IMPLEMENTATIONS: dict[str, Callable[[jax.Array, Weight], jax.Array]] = {
     "dense": _dense,
     "xla": _xla,
     "ffi": _ffi,
+    "pallas": _pallas,
 }
 """Every implementation by name."""

@@ -29,6 +29,7 @@ class MixedStack:
     implementation = "ffi"
     is_packed = is_tiled = True
     input_dtype = jnp.dtype(jnp.float32)
+    fragments = None
 
     @property
     def shape(self) -> tuple[int, int]:

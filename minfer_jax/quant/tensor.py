@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from minfer_jax.quant import formats
 from minfer_jax.quant.formats import Array
+from minfer_jax.quant.fragments import Fragments
 from minfer_jax.quant.planes import TILE, unpack, untile
 
 
@@ -28,6 +29,7 @@ class QuantTensor:
     implementation: which matrix product it was laid out for, see ``matmul.IMPLEMENTATIONS`` (static).
     exact: native products keep the input in float32, in place of 16-bit integers (static).
     index: int32 scalar: this is only that matrix of the stack that the planes hold; None: all of it.
+    fragments: the same matrix packed for GPU kernels, which take few rows of input; the planes then serve many.
     """
 
     planes: dict[str, Array]
@@ -36,6 +38,7 @@ class QuantTensor:
     implementation: str
     exact: bool = False
     index: Array | None = None
+    fragments: Fragments | None = None
 
     @property
     def is_packed(self) -> bool:
@@ -59,7 +62,7 @@ class QuantTensor:
     @property
     def input_dtype(self) -> jnp.dtype:
         """What products round their input to, before they accumulate in float32."""
-        return jnp.dtype(self.planes["values"].dtype if self.implementation == "dense" else jnp.float32)
+        return jnp.dtype(self.planes["values"].dtype if self.implementation in ("dense", "pallas") else jnp.float32)
 
     @property
     def size(self) -> int:
@@ -70,14 +73,15 @@ class QuantTensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that all planes hold, with the padding of tiles."""
-        return sum(plane.nbytes for plane in self.planes.values())
+        """Bytes of all that it holds, with the padding of tiles."""
+        return sum(leaf.nbytes for leaf in jax.tree.leaves((self.planes, self.fragments)))
 
     def layer(self, i: int | jax.Array) -> "QuantTensor":
         """Matrix i >= 0 of a stack; i may be traced. Tiled planes are not sliced, which would copy them."""
         if self.is_tiled:
             return replace(self, index=jnp.asarray(i, jnp.int32))
-        return replace(self, planes={name: plane[i] for name, plane in self.planes.items()})
+        planes = {name: plane[i] for name, plane in self.planes.items()}
+        return replace(self, planes=planes, fragments=self.fragments and self.fragments.layer(i))
 
     def values(self) -> jax.Array:
         """The weights [..., N, K] exactly: float32 from a packed format, else in the plain format's own dtype."""
@@ -96,7 +100,7 @@ class QuantTensor:
             name: jax.lax.dynamic_slice_in_dim(plane, start // step, size // step, 0)
             for name, plane in self._own_planes().items()
         }
-        return replace(self, planes=cut, shape=(size, self.shape[1]), index=None)
+        return replace(self, planes=cut, shape=(size, self.shape[1]), index=None, fragments=None)
 
     def take(self, ids: jax.Array) -> jax.Array:
         """Rows by id, dequantised: [...] int32 -> [..., K] float32. Only those rows are ever expanded."""
@@ -115,4 +119,6 @@ class QuantTensor:
         return formats.dequantize(fmt, unpack(fmt, planes))
 
 
-jax.tree_util.register_dataclass(QuantTensor, ["planes", "index"], ["format", "shape", "implementation", "exact"])
+jax.tree_util.register_dataclass(
+    QuantTensor, ["planes", "index", "fragments"], ["format", "shape", "implementation", "exact"]
+)

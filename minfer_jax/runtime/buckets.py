@@ -22,6 +22,9 @@ PREFILL_CHUNK = 512
 BATCH_TOKENS = 4096
 """Token slots of one scoring batch."""
 
+GPU_FACTOR = 4
+"""How much larger both are on a GPU, which smaller pieces leave idle."""
+
 
 MAX_STEPS = 32
 """Most tokens that one program call generates."""
@@ -51,9 +54,9 @@ def cache_bucket(n: int, n_ctx: int, outgrown: int = 0) -> int:
     return min(round_up(max(n, 2 * outgrown), 256), n_ctx)
 
 
-def prompt_columns(longest: int) -> list[int]:
-    """Where the chunks of a prompt end; the first takes what PREFILL_CHUNK leaves over, the others are full."""
-    return list(range((longest - 1) % PREFILL_CHUNK + 1, longest + 1, PREFILL_CHUNK))
+def prompt_columns(longest: int, chunk: int) -> list[int]:
+    """Where the chunks of a prompt end; the first takes what is left over, the others are full."""
+    return list(range((longest - 1) % chunk + 1, longest + 1, chunk))
 
 
 def last_column(rows: int, tokens: int) -> np.ndarray | None:

@@ -15,7 +15,17 @@ from minfer_jax.errors import ArgumentError
 from minfer_jax.model import Model
 from minfer_jax.models.cache import KVCache
 from minfer_jax.runtime import decode, jitted
-from minfer_jax.runtime.buckets import Batch, decode_shapes, forward_shapes, pad_ended, pad_run, unpad_run
+from minfer_jax.runtime.buckets import (
+    BATCH_TOKENS,
+    GPU_FACTOR,
+    PREFILL_CHUNK,
+    Batch,
+    decode_shapes,
+    forward_shapes,
+    pad_ended,
+    pad_run,
+    unpad_run,
+)
 from minfer_jax.runtime.cache_info import CacheInfo, describe
 from minfer_jax.runtime.call import Call, traced_call
 from minfer_jax.runtime.inputs import check_run
@@ -66,6 +76,8 @@ class Runtime(Model):
         self._settings = traced_settings()
         self.graph_uid = graph_uid(model.config, model.params, self._settings)
         self.early_exit = jax.default_backend() == "cpu"
+        larger = GPU_FACTOR if jax.default_backend() == "gpu" else 1
+        self.prefill_chunk, self.batch_tokens = larger * PREFILL_CHUNK, larger * BATCH_TOKENS
         own = _shared or (ProgramCache(promotion, max_programs, max_program_bytes), Readback(readback))
         self._programs, self._readback = own
         self._promote_prefill = promote_prefill

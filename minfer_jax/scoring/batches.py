@@ -8,7 +8,7 @@ import numpy as np
 from minfer_jax.arguments import check_integer
 from minfer_jax.errors import Naming, NumericsError
 from minfer_jax.model import Model
-from minfer_jax.runtime.buckets import BATCH_TOKENS, pack_sequences
+from minfer_jax.runtime.buckets import pack_sequences
 from minfer_jax.runtime.call import Call
 from minfer_jax.runtime.runtime import as_runtime
 
@@ -33,8 +33,8 @@ def score_suffixes(
     Yields (index, logprobs float32 [n_scored], likeliest ids int32 [n_scored]) as batches finish, in any order.
     Raises NumericsError, named by ``where`` for the index, when a value is not finite.
     """
-    batch_tokens = BATCH_TOKENS if batch_tokens is None else check_integer("batch_tokens", batch_tokens, 1)
     runtime = as_runtime(model)
+    batch_tokens = runtime.batch_tokens if batch_tokens is None else check_integer("batch_tokens", batch_tokens, 1)
     running: deque[Running] = deque()
     for batch in pack_sequences(sequences, n_scored, batch_tokens, runtime.can_share):
         running.append(runtime.score(batch))

@@ -1,5 +1,6 @@
 """Shapes, dtypes and traces of every public array function, with and without jit."""
 
+from dataclasses import replace
 from functools import partial
 
 import chex
@@ -187,6 +188,30 @@ def test_a_bfloat16_cache(model):
     assert 0 < float(jnp.abs(out - exact).max()) < 0.03 * spread
     with pytest.raises(mj.ArgumentError, match="float16; choose float32 or bfloat16"):
         mj.init_cache(model.config, B, 16, jnp.float16)
+    with pytest.raises(mj.ArgumentError, match="int9; choose float32 or bfloat16"):
+        mj.init_cache(model.config, B, 16, "int9")
+    assert mj.init_cache(model.config, B, 16, "bfloat16").k.dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("sizes", [(0, 8), (1, 0), (1, -1), (1, 8.5), (True, 8)])
+def test_a_cache_of_no_size(model, sizes):
+    with pytest.raises(mj.ArgumentError, match="(batch|length) is .*; give an integer of at least 1"):
+        mj.init_cache(model.config, *sizes)
+
+
+@pytest.mark.parametrize("shape", [(1, 0), (0, 4)])
+def test_no_tokens(model, shape):
+    none = jnp.zeros(shape, jnp.int32)
+    with pytest.raises(mj.ArgumentError, match=r"tokens is \[\d, \d\]; there has to be one at least"):
+        mj.forward(model.params, model.config, none, none)
+
+
+def test_a_cache_or_config_of_another_model(model):
+    other = replace(model.config, n_kv_heads=model.config.n_kv_heads + 1)
+    with pytest.raises(AssertionError):
+        mj.forward(model.params, model.config, *batch(), mj.init_cache(other, B, 16))
+    with pytest.raises(AssertionError):
+        mj.forward(model.params, replace(model.config, d_model=2 * model.config.d_model), *batch())
 
 
 def test_wrong_shapes_are_refused(model):

@@ -20,6 +20,7 @@ _SCALES = {
     T.Q6_K: (208, None),
     T.IQ4_NL: (0, None),
     T.IQ4_XS: (0, None),
+    T.TQ2_0: (64, None),
 }
 # The mean code of Q2_K, Q4_K and Q5_K: a minimum of this many scales centres the block on zero.
 _CENTRE = {T.Q2_K: 1.5, T.Q4_K: 7.5, T.Q5_K: 15.5}
