@@ -4,13 +4,11 @@ python -m benchmarks.gpu_kernels [--formats Q4_0 Q4_K] [--shapes 18944x3584] [--
 
 One line a case: microseconds of the kernel (median, by the profiler), GB/s of the weights' bytes, the error
 ||y - y64|| / ||y64|| against float64 products of the exact weights, over some of the rows. Weights rotate over so many
-copies that the cache never holds them. JSON goes to $OUT/gpu_kernels.json if OUT is set.
+copies that the cache never holds them.
 """
 
 import argparse
 import functools
-import json
-import os
 import statistics
 import tempfile
 from collections import defaultdict
@@ -22,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.record import write_record
 from pallas_kernels.compat import available
 from pallas_kernels.quantised_matmul import FORMATS, Layout, pack, quantised_matmul, unpack
 from pallas_kernels.quantised_matmul.reference import dequantise
@@ -131,9 +130,8 @@ def main() -> None:
                     f"{name:8}{shape:>14}{rows:>6}{r.microseconds:>10.2f}{r.gigabytes_per_second:>8.0f}{r.error:>10.1e}",
                     flush=True,
                 )
-    if "OUT" in os.environ:
-        record = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "results": results}
-        (Path(os.environ["OUT"]) / "gpu_kernels.json").write_text(json.dumps(record, indent=1) + "\n")
+    whole = args.formats == list(FORMATS) and args.shapes == SHAPES
+    print(write_record("gpu_kernels", results, partial=not whole))
 
 
 if __name__ == "__main__":
