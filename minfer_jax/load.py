@@ -1,7 +1,6 @@
 """load(): from a name or path to a Model."""
 
 import logging
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -10,21 +9,18 @@ import jax
 
 from minfer_jax import hub
 from minfer_jax.arguments import check_integer
-from minfer_jax.errors import ArgumentError, UnsupportedError
+from minfer_jax.errors import ArgumentError
 from minfer_jax.gguf import GGUFFile, open_gguf
+from minfer_jax.implementations import check_room, choose, device_limit
 from minfer_jax.model import Model
 from minfer_jax.models.config import Config
 from minfer_jax.models.metadata import read_config
 from minfer_jax.models.weights import load_params
-from minfer_jax.native import instruction_set, library
-from minfer_jax.quant import IMPLEMENTATIONS
+from minfer_jax.native import instruction_set
 from minfer_jax.runtime.persistent_cache import enable_persistent_cache
 from minfer_jax.tokenizer import Tokenizer
-from pallas_kernels.compat import available as unavailable
 
 log = logging.getLogger("minfer_jax")
-
-DTYPES = ("float32", "float16", "bfloat16")
 
 
 def load(
@@ -59,77 +55,28 @@ def load(
 
     Raises GGUFError, UnsupportedError, TokenizerError or ArgumentError, each with one line that says what to do.
     """
-    if implementation is not None and implementation not in list(IMPLEMENTATIONS):
-        raise ArgumentError(f"implementation is {implementation!r}; choose one of {', '.join(IMPLEMENTATIONS)}")
-    if precision not in (None, "default", "exact"):
-        raise ArgumentError(f"precision is {precision!r}; choose default or exact")
-    if dtype not in (None, *DTYPES):
-        raise ArgumentError(f"dtype is {dtype!r}; choose one of {', '.join(DTYPES)}")
-    if precision == "exact" and dtype not in (None, "float32"):
-        raise ArgumentError(f"dtype {dtype} rounds the weights; precision exact needs float32")
     if n_ctx is not None:
         n_ctx = check_integer("n_ctx", n_ctx, 1)
         if n_ctx >= 2**31:
             raise ArgumentError(f"n_ctx is {n_ctx}; positions are 32-bit numbers")
 
-    _check_device()
-    if implementation is None:
-        implementation = _fastest(dtype, precision)
-        if dtype is None and precision != "exact" and jax.default_backend() == "gpu":
-            dtype = "float16"
-    if implementation == "pallas":
-        if precision == "exact":
-            raise ArgumentError("implementation 'pallas' rounds inputs to 16 bits; precision exact needs dense or xla")
-        if (reason := unavailable()) is not None:
-            raise UnsupportedError(f"implementation 'pallas' does not run here: {reason}; leave implementation out")
-    if implementation == "ffi" and library() is None:
-        raise UnsupportedError("implementation 'ffi' needs the native library; install again with a C++17 compiler")
+    numerics = choose(implementation, dtype, precision)
     enable_persistent_cache()
     file = open_gguf(hub.resolve(name))
+    check_room(file, numerics, device_limit())
     config = read_config(file.metadata, n_ctx)
     if config.n_ctx > config.n_ctx_train:
         log.warning("%s: n_ctx %d exceeds the training context %d", file.name, config.n_ctx, config.n_ctx_train)
     tokenizer = Tokenizer.from_metadata(file.metadata, pre=pre)
-    params = load_params(file.tensors, config, file.name, implementation, dtype or "float32")
-    numerics = {
-        "implementation": implementation,
-        "dtype": (dtype or "float32") if implementation == "dense" else "packed",
+    params = load_params(file.tensors, config, file.name, numerics.implementation, numerics.dtype)
+    about = {
+        "implementation": numerics.implementation,
+        "dtype": numerics.dtype if numerics.implementation == "dense" else "packed",
     }
-    if implementation == "ffi":
-        numerics |= {"precision": precision or "default", "instruction_set": instruction_set()}
-        params = params.with_exact_products(precision == "exact")
-    return Model(config, params, tokenizer, _provenance(file, config) | numerics, file)
-
-
-def _fastest(dtype: str | None, precision: str | None) -> str:
-    """Kernels of ours, unless a dtype asks for weights that are expanded, or they do not run here."""
-    backend = jax.default_backend()
-    if dtype is None and backend == "cpu" and library() is not None:
-        return "ffi"
-    if dtype is None and backend == "gpu" and precision != "exact":
-        reason = unavailable()
-        if reason is None:
-            return "pallas"
-        _say_once(f"no GPU kernels of this package here, weights are expanded to float16: {reason}")
-    return "dense"
-
-
-@cache
-def _say_once(line: str) -> None:
-    log.warning("%s", line)
-
-
-def _check_device() -> None:
-    """JAX has a device, or one line says why not: it fails in many ways when the one asked for is missing."""
-    try:
-        jax.devices()
-    except (RuntimeError, AssertionError) as error:
-        asked = jax.config.jax_platforms or "any"  # pyright: ignore[reportAttributeAccessIssue]
-        reason = str(error).split("\n")[0] or "no such device"
-        raise UnsupportedError(
-            f"JAX finds no device for JAX_PLATFORMS={asked}: {reason}; unset it, or install JAX for that device, such "
-            "as pip install 'jax[cuda13]'"
-        ) from None
+    if numerics.implementation == "ffi":
+        about |= {"precision": "exact" if numerics.exact else "default", "instruction_set": instruction_set()}
+        params = params.with_exact_products(numerics.exact)
+    return Model(config, params, tokenizer, _provenance(file, config) | about, file)
 
 
 def _provenance(file: GGUFFile, config: Config) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from gguf import GGMLQuantizationType as T
 from gguf import GGUFReader, GGUFWriter
 
 import minfer_jax as mj
+from minfer_jax import implementations
 from tests.gguf.fuzz import mutated_files
 from tests.native.built import needs_library
 from tests.tiny import CASES, write_tiny
@@ -155,7 +156,7 @@ def test_the_numerics_are_those_asked_for(tiny_gguf, arguments, wanted):
     [*NUMERICS, ({}, DENSE), ({"precision": "default"}, DENSE), ({"precision": "exact"}, DENSE)],
 )
 def test_the_numerics_without_a_native_library(tiny_gguf, arguments, wanted, monkeypatch):
-    monkeypatch.setattr(sys.modules["minfer_jax.load"], "library", lambda: None)
+    monkeypatch.setattr(implementations, "library", lambda: None)
     assert numerics(mj.load(tiny_gguf("quant-legacy"), **arguments)) == wanted
 
 

@@ -1,7 +1,6 @@
 """Models on the GPU kernels. Without a GPU their definitions stand in for them: what a model asks of them, and what it
 does with the answers, is then compared with expanded weights."""
 
-import sys
 from collections import Counter
 
 import jax.numpy as jnp
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 
 import minfer_jax as mj
+from minfer_jax import implementations
 from pallas_kernels import compat, decode_attention, quantised_matmul
 from pallas_kernels.decode_attention.reference import reference as attention_reference
 from pallas_kernels.quantised_matmul.reference import quantised_matmul as matmul_reference
@@ -30,7 +30,7 @@ def calls(monkeypatch) -> Counter:
 
     monkeypatch.setattr(quantised_matmul, "quantised_matmul", counted("matmul", matmul_reference))
     monkeypatch.setattr(decode_attention, "decode_attention", counted("attention", attention_reference))
-    monkeypatch.setattr(sys.modules["minfer_jax.load"], "unavailable", lambda: None)
+    monkeypatch.setattr(implementations, "why_no_gpu_kernels", lambda: None)
     return count
 
 
