@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.record import write_record
-from pallas_kernels.compat import available
+from pallas_kernels.compat import why_not_available
 from pallas_kernels.quantised_matmul import FORMATS, Layout, pack, quantised_matmul, unpack
 from pallas_kernels.quantised_matmul.reference import dequantise
 from pallas_kernels.quantised_matmul.testing import random_fields
@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", default=SHAPES)
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 4, 8])
     args = parser.parse_args()
-    if (reason := available()) is not None:
+    if (reason := why_not_available()) is not None:
         raise SystemExit(f"the kernels do not run here: {reason}")
     results = []
     print(f"{'format':8}{'N x K':>14}{'rows':>6}{'us':>10}{'GB/s':>8}{'error':>10}", flush=True)

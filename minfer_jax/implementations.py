@@ -11,7 +11,8 @@ from minfer_jax.errors import ArgumentError, UnsupportedError
 from minfer_jax.gguf import GGUFFile
 from minfer_jax.native import library
 from minfer_jax.quant import IMPLEMENTATIONS
-from pallas_kernels.compat import available as why_no_gpu_kernels
+from pallas_kernels.compat import why_not_available as why_no_gpu_kernels
+from pallas_kernels.quantised_matmul import FORMATS
 
 log = logging.getLogger("minfer_jax")
 
@@ -116,5 +117,5 @@ def _bytes(file: GGUFFile, numerics: Numerics) -> int:
     """That the weights take, about."""
     packed, n = file.size, file.n_parameters
     if numerics.implementation == "pallas":
-        return packed + 2 * n
+        return 2 * n + sum(t.data.nbytes for t in file.tensors.values() if t.type.name in FORMATS)
     return n * jnp.dtype(numerics.dtype).itemsize if numerics.implementation == "dense" else packed

@@ -40,12 +40,12 @@ def load(
         kernels on a GPU of the Hopper generation that serve up to 16 tokens at a time, and expanded to float16, for
         more; "dense" expands them once at load; "xla" keeps them packed and expands them inside every program. None:
         without a dtype "ffi" or "pallas" where they run, else "dense".
-    precision: "default" (None) of "ffi" and "pallas" rounds the inputs of products with packed weights to 16-bit
-        integers, with a scale for every 32, which moves a log-probability by less than 0.001 nats on average. "exact"
-        keeps them in float32: at half the speed with "ffi", by "dense" on a GPU.
-    dtype: of expanded weights, "float32", "float16" or "bfloat16"; None: float16 on a GPU unless "exact" is asked for,
-        else float32. The packed implementations have no use for it. The two short ones are for GPUs: weights, inputs of
-        products and of attention are rounded to 11 or 8 bits of mantissa, which moves a log-probability by 0.001 or
+    precision: "default" (None) rounds the inputs of products with packed weights to 16-bit integers, with a scale for
+        every 32 ("ffi", and decode steps of "pallas"), which moves a log-probability by less than 0.001 nats on
+        average. "exact" keeps them in float32: at half the speed with "ffi", by "dense" on a GPU.
+    dtype: of expanded weights, "float32", "float16" or "bfloat16"; None: float32, but where implementation is None too
+        float16 on a GPU. "ffi", "pallas" and "xla" have no use for it. The two short ones are for GPUs: weights, inputs
+        of products and of attention are rounded to 11 or 8 bits of mantissa, which moves a log-probability by 0.002 or
         0.01 nats on average; the residual stream and all accumulation are float32 always. In float16 an input above 4
         million gives a NumericsError.
     n_ctx: context window; None takes the model's training context.
@@ -69,10 +69,8 @@ def load(
         log.warning("%s: n_ctx %d exceeds the training context %d", file.name, config.n_ctx, config.n_ctx_train)
     tokenizer = Tokenizer.from_metadata(file.metadata, pre=pre)
     params = load_params(file.tensors, config, file.name, numerics.implementation, numerics.dtype)
-    about = {
-        "implementation": numerics.implementation,
-        "dtype": numerics.dtype if numerics.implementation == "dense" else "packed",
-    }
+    dtypes = {"dense": numerics.dtype, "pallas": "packed+float16"}
+    about = {"implementation": numerics.implementation, "dtype": dtypes.get(numerics.implementation, "packed")}
     if numerics.implementation == "ffi":
         about |= {"precision": "exact" if numerics.exact else "default", "instruction_set": instruction_set()}
         params = params.with_exact_products(numerics.exact)

@@ -16,20 +16,27 @@ OLDEST = (0, 11)
 HOPPER_MULTIPROCESSORS = 132
 
 
-def available() -> str | None:
+def why_not_available() -> str | None:
     """Why the kernels cannot run on the default device, or None if they can."""
-    if (reason := lowerable()) is not None:
+    if (reason := why_not_lowerable()) is not None:
         return reason
     if jax.default_backend() != "gpu":
         return f"the default backend is {jax.default_backend()}, not a GPU"
-    device = jax.devices()[0]
-    capability = str(getattr(device, "compute_capability", "unknown"))
-    if capability != "9.0":
-        return f"{device.device_kind} has compute capability {capability}; the kernels are for Hopper (9.0)"
+    if (capability := cuda_capability()) != (9, 0):
+        said = ".".join(map(str, capability)) if capability else "none of CUDA"
+        return f"{jax.devices()[0].device_kind} has compute capability {said}; the kernels are for Hopper (9.0)"
     return None
 
 
-def lowerable() -> str | None:
+def cuda_capability() -> tuple[int, ...] | None:
+    """Compute capability of the default device, such as (9, 0); None where it is no NVIDIA GPU."""
+    device = jax.devices()[0]
+    if device.platform != "gpu" or "cuda" not in device.client.platform_version.lower():
+        return None
+    return tuple(int(part) for part in str(device.compute_capability).split("."))
+
+
+def why_not_lowerable() -> str | None:
     """Why the kernels cannot even be lowered here (no GPU is needed for that), or None if they can."""
     if jax.__version_info__[:2] < OLDEST:
         return f"jax {jax.__version__} is older than {OLDEST[0]}.{OLDEST[1]}"

@@ -62,13 +62,11 @@ def add_loading(parser: argparse.ArgumentParser, n_ctx: bool = True) -> None:
     group.add_argument(
         "--implementation",
         metavar="NAME",
-        help="ffi: packed weights, native kernels (default on a CPU where they were built); dense: weights expanded at "
-        "load (default elsewhere); xla: kept packed, without native kernels",
+        help="ffi: packed weights, native kernels (default on a CPU where they were built); pallas: GPU kernels "
+        "(default on an H100 or H200); dense: weights expanded at load (default elsewhere); xla: packed, no kernels",
     )
-    group.add_argument("--precision", metavar="NAME", help="of ffi: default, or exact (float32 inputs of products)")
-    group.add_argument(
-        "--dtype", metavar="NAME", help="of expanded weights, so dense: float32 (default), float16, bfloat16"
-    )
+    group.add_argument("--precision", metavar="NAME", help="default, or exact (float32 inputs of products)")
+    group.add_argument("--dtype", metavar="NAME", help="of expanded weights, so dense: float32, float16, bfloat16")
     if n_ctx:
         group.add_argument("--n-ctx", type=int, metavar="N", help="context window in tokens (default: as in training)")
     group.add_argument("--pre", metavar="NAME", help="pre-tokenizer to use instead of the one the file names")

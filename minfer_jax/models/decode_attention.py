@@ -10,10 +10,12 @@ from pallas_kernels import decode_attention
 
 
 def serves(layer: Layer, config: Config, x: jax.Array, cache: KVCache | None) -> bool:
-    """Whether there is a kernel for it: one query in a row of x [B, T, D], a cache in float32, no soft cap."""
+    """Whether there is a kernel for it: one query in a row of x [B, T, D], a cache in float32, no soft cap, norms of
+    both q and k or of none."""
     is_step = x.shape[1] == 1 and cache is not None and cache.k.dtype == jnp.float32
     is_fit = not config.attention_softcap and decode_attention.serves(config.head_dim)
-    return is_step and is_fit and layer.q.implementation == "pallas"
+    both_or_none = (layer.q_norm is None) == (layer.k_norm is None)
+    return is_step and is_fit and both_or_none and layer.q.implementation == "pallas"
 
 
 def attend(

@@ -5,15 +5,16 @@ import jax.numpy as jnp
 
 from minfer_jax.models.config import Config
 from minfer_jax.quant import narrow
+from pallas_kernels.compat import cuda_capability
 
-_MOST_HEAD_DIM = 128  # of cuDNN on every GPU from Ampere on
+_MOST_HEAD_DIM = 128  # of cuDNN on every such GPU
 
 
 def can_flash(config: Config, n_queries: int, dtype: jnp.dtype) -> bool:
-    """Whether it serves: for models whose products take 16-bit floats anyway, and more than the one query of a decode
-    step, which leaves it idle. It has no soft cap."""
+    """Whether it serves: on an NVIDIA GPU from Ampere on, for models whose products take 16-bit floats anyway, and more
+    than the one query of a decode step, which leaves it idle. It has no soft cap."""
     is_fit = config.head_dim <= _MOST_HEAD_DIM and config.head_dim % 8 == 0 and not config.attention_softcap
-    return is_fit and dtype.itemsize == 2 and n_queries > 1 and jax.default_backend() == "gpu"
+    return is_fit and dtype.itemsize == 2 and n_queries > 1 and (cuda_capability() or (0,)) >= (8, 0)
 
 
 def flash_attention(

@@ -20,6 +20,7 @@ from minfer_jax.models.config import Config
 from minfer_jax.models.linear import rms_norm
 from minfer_jax.models.params import Layer, Params
 from minfer_jax.models.rope import angles, magnitude
+from minfer_jax.quant.fragments import takes
 
 
 @partial(jax.jit, static_argnames="config")
@@ -137,7 +138,7 @@ def _scan_layers(
     add_attention: Callable[..., tuple],
 ) -> tuple[jax.Array, KVCache | None]:
     """The first ``count`` layers of a run, traced once, or one after the other in a decode step on a GPU."""
-    if run.q.implementation == "pallas" and x.shape[1] == 1:  # few kernels that are captured as one graph
+    if run.q.implementation == "pallas" and takes(x):  # few kernels, which are captured as one graph
         for i in range(count):
             layer = run.at(i)
             x, cache = add_attention(layer, first + i, x, cache)

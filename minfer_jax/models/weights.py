@@ -100,12 +100,13 @@ def load_params(
     divisors = _rope_divisors(t, config)
     runs = _runs([_raw_layer(t, config, i) for i in range(config.n_layers)], implementation not in ("xla", "pallas"))
     t.finish()
-    if implementation in ("ffi", "xla"):
-        _tell_expanded([embedding, head, *(raw[field] for run in runs for raw in run for field in _MATRICES)], source)
+    _tell_expanded(
+        [embedding, head, *(r[field] for run in runs for r in run for field in _MATRICES)], source, implementation
+    )
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # conversion runs outside the interpreter lock
         joined = [_joined(run) if implementation == "pallas" else {} for run in runs]
-        embedding_done = pool.submit(to_tensor, embedding, implementation, dtype)
+        embedding_done = pool.submit(to_tensor, embedding, implementation, dtype, head is None)
         head_done = head and pool.submit(to_tensor, head, implementation, dtype)
         started = [
             {field: pool.submit(_stack, run, field, implementation, dtype, more) for field in run[0]}
@@ -123,13 +124,17 @@ def load_params(
         )
 
 
-def _tell_expanded(matrices: Iterable[RawTensor | None], source: str) -> None:
-    """Say that some matrices do not stay packed, because their types have no kernels here."""
-    others = [m for m in matrices if m is not None and m.type.name not in PACKED | PLAIN]
+def _tell_expanded(matrices: Iterable[RawTensor | None], source: str, implementation: str) -> None:
+    """Say that some matrices do not stay as they are, because their types have no kernels here."""
+    if implementation == "dense":
+        return
+    kept = PACKED if implementation == "pallas" else PACKED | PLAIN
+    others = [m for m in matrices if m is not None and m.type.name not in kept]
     if others:
         names = ", ".join(sorted({m.type.name for m in others}))
-        gigabytes = sum(4 * math.prod(m.shape) for m in others) / 1e9
-        log.warning("%s: no kernels for %s, weights expanded to float32 (%.2f GB)", source, names, gigabytes)
+        dtype = "float16" if implementation == "pallas" else "float32"
+        gigabytes = sum(int(dtype[5:]) // 8 * math.prod(m.shape) for m in others) / 1e9
+        log.warning("%s: no kernels for %s, weights kept in %s (%.2f GB)", source, names, dtype, gigabytes)
 
 
 def _rope_divisors(t: _Tensors, config: Config) -> np.ndarray | None:

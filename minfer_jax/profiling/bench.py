@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean, stdev
 from typing import Any
 
@@ -10,7 +10,10 @@ import jax
 
 from minfer_jax.model import Model
 from minfer_jax.models.cache import KVCache
+from minfer_jax.models.params import Params
 from minfer_jax.profiling.workload import Session
+from minfer_jax.quant import QuantTensor, Weight
+from minfer_jax.quant.fragments import MOST_ROWS, Fragments
 from minfer_jax.records import Record
 from minfer_jax.runtime.program_cache import PROMOTE_AT
 from minfer_jax.runtime.runtime import CacheInfo, Runtime
@@ -130,9 +133,12 @@ def step_bytes(model: Model, cache: KVCache, test: BenchCase) -> float:
     """Least bytes that a step reads, on average over the steps of a tg test: every weight once, as it lies in memory
     (of an embedding that is not the head as well, next to nothing), and the keys and values that a token looks at."""
     params = model.params
-    weights = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
-    if params.head is not None:
-        weights -= params.embedding.nbytes
+    if params.embedding.implementation == "pallas":
+        weights = _gpu_bytes(params, test.batch <= MOST_ROWS)
+    else:
+        weights = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+        if params.head is not None:
+            weights -= params.embedding.nbytes
     layers, rows, _, length, _ = cache.k.shape
     slot = (cache.k.nbytes + cache.v.nbytes) / (layers * rows * length)
     looked_at = mean(
@@ -140,3 +146,19 @@ def step_bytes(model: Model, cache: KVCache, test: BenchCase) -> float:
         for n in range(test.depth + 1, test.depth + test.n_gen + 1)
     )
     return weights + test.batch * slot * looked_at
+
+
+def _gpu_bytes(params: Params, packed: bool) -> int:
+    """Of the matrices: packed where GPU kernels multiply with them, else expanded."""
+    matrices: list[Weight | Fragments] = [params.embedding if params.head is None else params.head]
+    for run in params.runs:
+        for joined, parts in ((run.qkv, (run.q, run.k, run.v)), (run.gate_up, (run.gate, run.up))):
+            matrices += [joined] if packed and joined is not None else parts
+        matrices += [run.o, run.down]
+    return sum(_matrix_bytes(m, packed) for m in matrices)
+
+
+def _matrix_bytes(matrix: Weight | Fragments, packed: bool) -> int:
+    if isinstance(matrix, QuantTensor):
+        matrix = matrix.fragments if packed and matrix.fragments else replace(matrix, fragments=None)
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(matrix))

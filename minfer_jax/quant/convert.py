@@ -32,6 +32,8 @@ _PLAIN_NAMES = {dtype: name for name, dtype in formats.PLAIN.items()}
 
 _CHUNK_WEIGHTS = 1 << 19
 
+_GPU_DTYPE = "float16"
+
 
 def to_stack(
     parts: Sequence[RawTensor], implementation: str, dtype: str, apart: bool = True
@@ -51,8 +53,7 @@ def to_stack(
             groups[part.type].append(part)
         return MixedStack(tuple(_stack(group, implementation, dtype) for group in groups.values()), tuple(places))
     if implementation == "pallas":
-        expanded = _stack(parts, "dense", "float16")
-        return _for_gpu(expanded, parts) if apart else replace(expanded, implementation="pallas")
+        return _for_gpu(_stack(parts, "dense", _GPU_DTYPE), parts if apart else [])
     return _stack(parts, implementation, dtype)
 
 
@@ -62,19 +63,20 @@ def _stack(parts: Sequence[RawTensor], implementation: str, dtype: str) -> Quant
     return QuantTensor({k: jax.device_put(plane) for k, plane in planes.items()}, name, shape, implementation)
 
 
-def to_tensor(part: RawTensor, implementation: str, dtype: str) -> QuantTensor:
-    """One matrix, as :func:`to_stack` without the stacking axis."""
+def to_tensor(part: RawTensor, implementation: str, dtype: str, multiplies: bool = True) -> QuantTensor:
+    """One matrix, as :func:`to_stack` without the stacking axis; multiplies: not only a table to look up rows in."""
     if implementation == "pallas":
-        return _for_gpu(to_tensor(part, "dense", "float16"), [part])
+        expanded = to_tensor(part, "dense", _GPU_DTYPE)
+        return _for_gpu(expanded, [part] if multiplies else [])
     name, planes = _planes([part], implementation, jnp.dtype(dtype))
     shape = (part.shape[0], part.shape[1])
     return QuantTensor({k: jax.device_put(plane[0]) for k, plane in planes.items()}, name, shape, implementation)
 
 
 def _for_gpu(expanded: QuantTensor, parts: Sequence[RawTensor]) -> QuantTensor:
-    """The same with fragments, if all layers agree in a type that has kernels."""
+    """The same with fragments of ``parts``, if there are any, and all layers agree in a type that has kernels."""
     stack = [[part] for part in parts]
-    fragments = to_fragments(stack) if can_pack(stack) else None
+    fragments = to_fragments(stack) if stack and can_pack(stack) else None
     if fragments is not None and not expanded.is_stack:
         fragments = replace(fragments, words=fragments.words[0])
     return replace(expanded, implementation="pallas", fragments=fragments)

@@ -14,7 +14,7 @@ from minfer_jax.quant import formats
 from pallas_kernels.quantised_matmul.layout import ROWS
 
 MOST_ROWS = 16
-"""Rows of input that the kernels serve faster than expanded weights do."""
+"""Rows of a decode step up to which the kernels are no slower than expanded weights."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,9 @@ jax.tree_util.register_dataclass(Fragments, ["words", "norm", "bias", "index"], 
 
 
 def takes(x: jax.Array) -> bool:
-    """Whether the kernels are for inputs [..., K] of so few rows."""
-    return 0 < x.size <= MOST_ROWS * x.shape[-1]
+    """Whether the kernels are for such inputs: [B, 1, K], those of a decode step, of few rows. How many tokens a prompt
+    has does not decide, since the same text may come padded."""
+    return x.ndim == 3 and x.shape[1] == 1 and x.shape[0] <= MOST_ROWS
 
 
 def can_pack(stack: Sequence[Sequence[RawTensor]]) -> bool:

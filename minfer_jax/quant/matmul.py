@@ -38,7 +38,7 @@ def _xla(x: jax.Array, w: Weight) -> jax.Array:
 
 
 def _pallas(x: jax.Array, w: Weight) -> jax.Array:
-    """Few rows by the GPU kernels, many by what the weights were expanded to."""
+    """A decode step's input by the GPU kernels, others by what the weights were expanded to."""
     if not isinstance(w, QuantTensor) or w.implementation != "pallas":
         raise UnsupportedError("implementation 'pallas' needs weights laid out for it: load with pallas")
     if w.fragments is not None and takes(x):

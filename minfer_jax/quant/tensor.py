@@ -29,7 +29,7 @@ class QuantTensor:
     implementation: which matrix product it was laid out for, see ``matmul.IMPLEMENTATIONS`` (static).
     exact: native products keep the input in float32, in place of 16-bit integers (static).
     index: int32 scalar: this is only that matrix of the stack that the planes hold; None: all of it.
-    fragments: the same matrix packed for GPU kernels, which take few rows of input; the planes then serve many.
+    fragments: the same matrix packed for GPU kernels, which take the input of decode steps; the planes serve others.
     """
 
     planes: dict[str, Array]

@@ -16,15 +16,11 @@ _LADDER = tuple(sorted({2**i for i in range(31)} | {3 * 2**i for i in range(3, 2
 _TOKENS = tuple(sorted({*_LADDER[4:], *(n << i for i in range(6, 28) for n in (5, 7))}))  # 16 24 .. 256 320 384 448 ..
 _MIN_TOKENS = _TOKENS[0]
 
-PREFILL_CHUNK = 512
-"""Longer prompts go through the model this many tokens at a time."""
+PREFILL_CHUNK = {"cpu": 512, "gpu": 2048}
+"""Longer prompts go through the model this many tokens at a time, by backend."""
 
-BATCH_TOKENS = 4096
+BATCH_TOKENS = {"cpu": 4096, "gpu": 16384}
 """Token slots of one scoring batch."""
-
-GPU_FACTOR = 4
-"""How much larger both are on a GPU, which smaller pieces leave idle."""
-
 
 MAX_STEPS = 32
 """Most tokens that one program call generates."""
@@ -186,7 +182,7 @@ class Filled:
 def pack_sequences(
     sequences: Sequence[Sequence[int]],
     n_scored: Sequence[int],
-    batch_tokens: int = BATCH_TOKENS,
+    batch_tokens: int = BATCH_TOKENS["cpu"],
     share: bool = False,
 ) -> Iterator[Batch]:
     """Sequences, in rows that are sorted from long to short, in batches of few distinct shapes.

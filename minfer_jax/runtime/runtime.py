@@ -17,7 +17,6 @@ from minfer_jax.models.cache import KVCache
 from minfer_jax.runtime import decode, jitted
 from minfer_jax.runtime.buckets import (
     BATCH_TOKENS,
-    GPU_FACTOR,
     PREFILL_CHUNK,
     Batch,
     decode_shapes,
@@ -76,8 +75,8 @@ class Runtime(Model):
         self._settings = traced_settings()
         self.graph_uid = graph_uid(model.config, model.params, self._settings)
         self.early_exit = jax.default_backend() == "cpu"
-        larger = GPU_FACTOR if jax.default_backend() == "gpu" else 1
-        self.prefill_chunk, self.batch_tokens = larger * PREFILL_CHUNK, larger * BATCH_TOKENS
+        sizes_of = jax.default_backend() if jax.default_backend() in PREFILL_CHUNK else "cpu"
+        self.prefill_chunk, self.batch_tokens = PREFILL_CHUNK[sizes_of], BATCH_TOKENS[sizes_of]
         own = _shared or (ProgramCache(promotion, max_programs, max_program_bytes), Readback(readback))
         self._programs, self._readback = own
         self._promote_prefill = promote_prefill

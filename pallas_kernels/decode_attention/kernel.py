@@ -90,19 +90,21 @@ def joining(plan: Plan) -> Any:
         thread, block = ln.thread(), ln.cta()
         with ln.when(ln.less(thread, dim)):
 
-            def load(split: int, place: Value) -> Value:
+            def load(split: Value, place: Value) -> Value:
                 at = ln.mul(ln.add(ln.mul(block, plan.splits), split), plan.width)
                 return _load(parts, ln.add(at, place), ln.f32())
 
-            peaks = [load(split, ln.integer(dim + 1)) for split in range(plan.splits)]
-            most = peaks[0]
-            for peak in peaks[1:]:
-                most = ln.greatest(most, peak)
-            value = total = ln.real(0.0)
-            for split, peak in enumerate(peaks):
-                factor = ln.power_of_two(ln.fsub(peak, most))
-                value = ln.fadd(value, ln.fmul(factor, load(split, thread)))
-                total = ln.fadd(total, ln.fmul(factor, load(split, ln.integer(dim))))
+            def peak(split: Value, state: list[Value]) -> list[Value]:
+                return [ln.greatest(state[0], load(split, ln.integer(dim + 1)))]
+
+            (most,) = ln.carried_loop(0, plan.splits, [ln.real(_LOWEST)], peak)
+
+            def add(split: Value, state: list[Value]) -> list[Value]:
+                factor = ln.power_of_two(ln.fsub(load(split, ln.integer(dim + 1)), most))
+                new = load(split, thread), load(split, ln.integer(dim))
+                return [ln.fadd(old, ln.fmul(factor, x)) for old, x in zip(state, new, strict=True)]
+
+            value, total = ln.carried_loop(0, plan.splits, [ln.real(0.0)] * 2, add)
             place = ln.mul(ln.wide(ln.add(ln.mul(block, dim), thread)), 4)
             ln.store_global(ln.add(out, place), _quotient(value, total))
 
@@ -126,12 +128,13 @@ def _program(plan: Plan, at: dict[str, Value], caches: tuple[Value, Value], out:
     kv_head = ln.div(head, group)
     position = _load(at["positions"], row, ln.i32())
     is_there = ln.equal(ln.flag(ln.negative(position)), 0)
+    is_inside = ln.less(position, plan.length)  # unsigned: not negative either
     layer, window = (_load(at["scalars"], ln.integer(i), ln.i32()) for i in range(2))
     thread = ln.thread()
     warp, lane = ln.warp_of(thread), ln.land(thread, 31)
 
     begin = ln.mul(split, SPLIT)
-    is_last = ln.both(ln.equal(ln.div(position, SPLIT), split), is_there)
+    is_last = ln.both(ln.equal(ln.div(position, SPLIT), split), is_inside)
     # Of this row, head and layer: where position 0 lies in the caches.
     head_words = ln.mul(ln.add(ln.mul(ln.add(ln.mul(layer, plan.rows), row), plan.kv_heads), kv_head), plan.length)
     base = ln.mul(ln.wide(head_words), 4 * dim)
@@ -141,7 +144,7 @@ def _program(plan: Plan, at: dict[str, Value], caches: tuple[Value, Value], out:
 
     # Positions below `stop` are in the cache; those before `low` are out of the window.
     end = ln.add(begin, SPLIT)
-    stop = ln.select(is_there, ln.least(position, end), ln.integer(0))
+    stop = ln.select(is_there, ln.least(ln.least(position, end), plan.length), ln.integer(0))
     far = ln.less(window, ln.add(position, 1))
     low = ln.select(ln.both(far, ln.less(ln.integer(0), window)), ln.sub(ln.add(position, 1), window), ln.integer(0))
     step = plan.streams * _AHEAD

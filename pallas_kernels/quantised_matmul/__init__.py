@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.compat import lowerable, multiprocessors
+from pallas_kernels.compat import multiprocessors, why_not_lowerable
 from pallas_kernels.quantised_matmul.formats import FORMATS, Format
 from pallas_kernels.quantised_matmul.kernel import kernel
 from pallas_kernels.quantised_matmul.layout import Fields, Layout, interleave, pack, unpack
@@ -44,7 +44,7 @@ def quantised_matmul(
 
     Raises RuntimeError where the kernels cannot be lowered, ValueError for shapes that do not fit each other.
     """
-    if (reason := lowerable()) is not None:
+    if (reason := why_not_lowerable()) is not None:
         raise RuntimeError(f"quantised_matmul is not available: {reason}")
     _check(layout, packed, x, layer, norm, gate, bias, residual)
     plans: dict[int, Plan] = {}

@@ -3,12 +3,16 @@
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import minfer_jax as mj
+from minfer_jax.models import flash_attention as flash_attention_module
 from minfer_jax.models.attention import visible
 from minfer_jax.models.flash_attention import can_flash, flash_attention
+from tests.tiny import CASES
 
 CONFIG: Any = SimpleNamespace(head_dim=64, attention_scale=0.125, attention_softcap=0.0)
 
@@ -51,10 +55,46 @@ def test_a_causal_one_needs_no_mask(dtype, off):
     np.testing.assert_allclose(out, defined(q, k, v, np.tri(33, dtype=bool)[None]), atol=off)
 
 
-def test_where_it_serves():
-    """Not for float32, which it would round, nor in a decode step, nor with a soft cap; and on a GPU alone."""
+def test_where_it_serves(monkeypatch):
+    """From Ampere on; not for float32, which it would round, nor in a decode step, nor with a soft cap."""
     half = jnp.dtype(jnp.float16)
+    capped: Any = SimpleNamespace(head_dim=64, attention_softcap=50.0)
+    large: Any = SimpleNamespace(head_dim=256, attention_softcap=0.0)
+    assert not can_flash(CONFIG, 20, half)  # no GPU
+    for capability, serves in (((7, 5), False), ((8, 0), True), ((9, 0), True), (None, False)):
+        monkeypatch.setattr(flash_attention_module, "cuda_capability", lambda c=capability: c)
+        assert can_flash(CONFIG, 20, half) == serves
+    monkeypatch.setattr(flash_attention_module, "cuda_capability", lambda: (9, 0))
+    assert can_flash(CONFIG, 2, jnp.dtype(jnp.bfloat16))
     assert not can_flash(CONFIG, 20, jnp.dtype(jnp.float32))
     assert not can_flash(CONFIG, 1, half)
-    assert not can_flash(SimpleNamespace(head_dim=64, attention_softcap=50.0), 20, half)  # pyright: ignore
-    assert not can_flash(SimpleNamespace(head_dim=256, attention_softcap=0.0), 20, half)  # pyright: ignore
+    assert not can_flash(capped, 20, half) and not can_flash(large, 20, half)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("case", ["qwen2", "gemma3"])
+def test_a_model_that_takes_it(tiny_gguf, monkeypatch, case, dtype):
+    """JAX's own attention in cuDNN's place: masks, windows, factors and rows that promise to need no mask."""
+    library = jax.nn.dot_product_attention
+    masks = []
+
+    def instead(*args, mask, implementation, **options):
+        assert implementation == "cudnn" and all(x.dtype == dtype for x in args)
+        masks.append(mask is not None)
+        wide = (x.astype(jnp.float32) for x in args)
+        return library(*wide, mask=mask, implementation="xla", **options).astype(dtype)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", instead)
+    monkeypatch.setattr(flash_attention_module, "cuda_capability", lambda: (9, 0))
+    exact, model = (mj.load(tiny_gguf(case), implementation="dense", dtype=d) for d in ("float32", dtype))
+    ids = CASES[case].tokens(20)
+    wanted = mj.score_tokens(exact, [(ids[:1], ids[1:]), (ids[:3], ids[3:9])])
+    ours = mj.score_tokens(model, [(ids[:1], ids[1:]), (ids[:3], ids[3:9])])
+    assert masks and all(masks) == (case == "gemma3")  # windows want a mask
+    for a, b in zip(ours, wanted, strict=True):
+        np.testing.assert_allclose(a.token_logprobs, b.token_logprobs, atol=0.02 if dtype == "float16" else 0.2)
+    out = mj.generate(model, ids[:9], max_tokens=1, sampler=mj.Sampler(temperature=0))
+    assert masks[-1]  # behind a cache
+    assert out.token_logprobs[0] == pytest.approx(
+        mj.generate(exact, ids[:9], max_tokens=1, sampler=mj.Sampler(temperature=0)).token_logprobs[0], abs=0.2
+    )

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.compat import lowerable
+from pallas_kernels.compat import why_not_lowerable
 from pallas_kernels.decode_attention import decode_attention
 from pallas_kernels.decode_attention.kernel import SPLIT
 from pallas_kernels.decode_attention.reference import reference
 
+needs_lowering = pytest.mark.skipif(why_not_lowerable() is not None, reason="needs jax 0.11")
 LAYERS, LAYER = 3, 1
 SIZES = [  # heads, heads of keys and values, their size, pairs that are rotated, norms
     (14, 2, 64, 32, False),
@@ -43,7 +44,7 @@ def run(args: tuple, options: dict[str, Any]) -> list[np.ndarray]:
     return [np.asarray(x) for x in jax.jit(partial(decode_attention, **options))(*args)]
 
 
-@pytest.mark.skipif(lowerable() is not None, reason="needs jax 0.11")
+@needs_lowering
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("length", [256, 2500])
 def test_it_is_lowered_and_writes_into_the_caches(sizes, length):
@@ -56,9 +57,9 @@ def test_it_is_lowered_and_writes_into_the_caches(sizes, length):
 @pytest.mark.gpu
 @pytest.mark.parametrize("window", [0, 1, 40])
 @pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize("length", [256, 2500])
+@pytest.mark.parametrize("length", [256, 300, 2500])
 def test_against_the_definition(sizes, length, window):
-    args, options = operands(sizes, [0, -1, 7, 63, 64, 200, 255, length - 1], length)
+    args, options = operands(sizes, [0, -1, 7, 63, 64, 200, 255, length - 1, length, length + 3], length)
     args = (*args[:4], jnp.int32(window), *args[5:])
     for ours, wanted in zip(run(args, options), reference(*args, **options), strict=True):
         np.testing.assert_allclose(ours, wanted, atol=2e-5)
@@ -81,3 +82,11 @@ def test_what_is_beyond_a_row_s_position_is_never_read_as_a_number():
     dirty = [x.at[:, 0, :, 21:].set(jnp.nan).at[:, 1, :, 91:].set(jnp.nan) for x in args[5:7]]
     ours = run((*args[:5], *dirty, args[7]), options)[0]
     np.testing.assert_array_equal(ours, run(args, options)[0])
+
+
+@needs_lowering
+def test_vmap_is_lowered():
+    args, options = operands(SIZES[0], [5, 7], 256)
+    many = [jnp.stack([x, x]) for x in args]
+    traced = jax.jit(jax.vmap(partial(decode_attention, **options))).trace(*many)
+    assert "@mosaic_gpu" in traced.lower(lowering_platforms=("cuda",)).as_text()

@@ -11,7 +11,7 @@ from pallas_kernels.quantised_matmul.testing import random_fields
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(compat.available() is not None, reason=str(compat.available())),
+    pytest.mark.skipif(compat.why_not_available() is not None, reason=str(compat.why_not_available())),
 ]
 
 

@@ -7,7 +7,7 @@ import pytest
 from pallas_kernels import compat
 from pallas_kernels.quantised_matmul import FORMATS, Layout, quantised_matmul
 
-needs_lowering = pytest.mark.skipif(compat.lowerable() is not None, reason=str(compat.lowerable()))
+needs_lowering = pytest.mark.skipif(compat.why_not_lowerable() is not None, reason=str(compat.why_not_lowerable()))
 
 
 def lowered(layout: Layout, batch: int, gate: str | None = None, layers: int | None = None, **operands: bool) -> str:
@@ -60,7 +60,7 @@ def test_rows_of_x_go_eight_at_a_time():
 def test_arguments():
     layout = Layout("Q4_0", 32, 64)
     packed, x = jnp.zeros((2, layout.tile_words), jnp.uint32), jnp.zeros((1, 64))
-    if compat.lowerable() is not None:
+    if compat.why_not_lowerable() is not None:
         with pytest.raises(RuntimeError, match="quantised_matmul is not available: jax"):
             quantised_matmul(layout, packed, x)
         return
@@ -81,4 +81,4 @@ def test_the_reason_is_said():
     """Here there is no GPU, so there must be one."""
     if jax.default_backend() == "gpu":
         pytest.skip("there is a GPU")
-    assert compat.available()
+    assert compat.why_not_available()
