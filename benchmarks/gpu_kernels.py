@@ -25,8 +25,20 @@ from pallas_kernels.compat import why_not_available
 from pallas_kernels.quantised_matmul import FORMATS, Layout, pack, quantised_matmul, unpack
 from pallas_kernels.quantised_matmul.reference import dequantise
 from pallas_kernels.quantised_matmul.testing import random_fields
+from pallas_kernels.shapes import MODELS
 
-SHAPES = ["18944x3584", "3584x18944", "4864x896", "896x4864", "896x896", "151936x896"]
+_LARGE, _SMALL = MODELS["qwen2.5-7b"], MODELS["qwen2.5-0.5b"]
+SHAPES = [
+    f"{n}x{k}"
+    for n, k in (
+        (_LARGE.ffn, _LARGE.width),
+        (_LARGE.width, _LARGE.ffn),
+        (_SMALL.ffn, _SMALL.width),
+        (_SMALL.width, _SMALL.ffn),
+        (_SMALL.width, _SMALL.width),
+        (_SMALL.vocab, _SMALL.width),
+    )
+]
 COLD_BYTES = 400_000_000  # several times the second-level cache
 CALLS = 24
 

@@ -60,7 +60,7 @@ def mosaic(name: str = "") -> Any:
     return import_module("jaxlib.mlir.ir" if name == "ir" else f"jaxlib.mlir.dialects.{name}")
 
 
-def lane_kernel(program: Any, out: jax.ShapeDtypeStruct, *, ctas: int, warpgroups: int = 4, shared_bytes: int) -> Any:
+def lane_kernel(program: Any, out: jax.ShapeDtypeStruct, *, ctas: int, warpgroups: int, shared_bytes: int) -> Any:
     """A kernel whose body is per-lane code: ``program(*input refs, output ref, shared memory ref)`` as MLIR values.
 
     ctas: thread blocks; warpgroups: of 128 threads, in each; shared_bytes: one piece of shared memory, a multiple of 4.

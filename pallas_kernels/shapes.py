@@ -1,4 +1,4 @@
-"""Shapes of real models, shared by tests and benchmarks: (rows N, columns K) of each matrix product."""
+"""Shapes of real models: (rows N, columns K) of each matrix product."""
 
 from dataclasses import dataclass
 

@@ -9,8 +9,7 @@ from pallas_kernels.compat import multiprocessors, why_not_lowerable
 from pallas_kernels.quantised_matmul.formats import FORMATS, Format
 from pallas_kernels.quantised_matmul.kernel import kernel
 from pallas_kernels.quantised_matmul.layout import Fields, Layout, interleave, pack, unpack
-from pallas_kernels.quantised_matmul.plan import COLUMNS, Plan
-from pallas_kernels.quantised_matmul.reference import activate
+from pallas_kernels.quantised_matmul.plan import COLUMNS, WARPS, Plan
 
 __all__ = ["FORMATS", "Fields", "Format", "Layout", "interleave", "pack", "quantised_matmul", "unpack"]
 
@@ -47,6 +46,8 @@ def quantised_matmul(
     if (reason := why_not_lowerable()) is not None:
         raise RuntimeError(f"quantised_matmul is not available: {reason}")
     _check(layout, packed, x, layer, norm, gate, bias, residual)
+    if norm is not None and gate is None and layout.chunks > WARPS:  # longer rows: only the gated kernel norms them
+        x, norm = _normed(x, norm if layer is None else norm[layer], eps), None
     plans: dict[int, Plan] = {}
 
     def plan(batch: int) -> Plan:
@@ -87,9 +88,17 @@ def _finish(plan: Plan, parts: jax.Array, bias: Array | None, residual: Array | 
     total = parts[0]
     for part in parts[1:]:
         total = total + part
-    y = activate(plan.gate, total[0]) * total[1] if plan.gate else total[0]
+    y = _activate(plan.gate, total[0]) * total[1] if plan.gate else total[0]
     y = y if bias is None else y + bias
     return y if residual is None else y + residual
+
+
+def _normed(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
+    return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + eps) * weight
+
+
+def _activate(name: str, a: jax.Array) -> jax.Array:
+    return a * jax.nn.sigmoid(a if name == "silu" else 1.5957691216057308 * (a + 0.044715 * a**3))
 
 
 def _check(layout: Layout, packed: Any, x: Any, layer: Any, norm: Any, gate: Any, bias: Any, residual: Any) -> None:

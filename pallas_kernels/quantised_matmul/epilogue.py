@@ -6,7 +6,7 @@ from pallas_kernels import lanes as ln
 from pallas_kernels.lanes import Value
 from pallas_kernels.quantised_matmul.layout import ROWS
 from pallas_kernels.quantised_matmul.place import Place
-from pallas_kernels.quantised_matmul.plan import WARPS, Plan
+from pallas_kernels.quantised_matmul.plan import TOKEN_STRIDE, WARPS, Plan
 
 _LOG2_E = 1.4426950408889634
 
@@ -37,7 +37,7 @@ def finish(plan: Plan, place: Place, partials: Value, first: Value, out: Outputs
             inside = ln.both(inside, ln.less(element, elements))
         with ln.when(inside):
             at = ln.add(partials, ln.mul(unit, unit_bytes))
-            at = ln.add(at, ln.mul(ln.add(row, ln.mul(token, 20)), 4))
+            at = ln.add(at, ln.mul(ln.add(row, ln.mul(token, TOKEN_STRIDE)), 4))
             index = ln.add(ln.mul(token, plan.layout.rows), row_out)
             sums = [_chunks(plan, at, tile * plan.tile_partial_bytes) for tile in range(plan.unit_tiles)]
             if plan.slices > 1:

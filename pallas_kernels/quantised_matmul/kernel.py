@@ -12,7 +12,7 @@ from pallas_kernels.lanes import Value
 from pallas_kernels.quantised_matmul.activations import load, load_norm, norm_factors, quantise
 from pallas_kernels.quantised_matmul.epilogue import Outputs, finish
 from pallas_kernels.quantised_matmul.place import Place
-from pallas_kernels.quantised_matmul.plan import Plan
+from pallas_kernels.quantised_matmul.plan import TOKEN_STRIDE, WARPS, Plan
 from pallas_kernels.quantised_matmul.product import Factor, multiply
 from pallas_kernels.quantised_matmul.ring import Ring
 
@@ -37,6 +37,7 @@ def kernel(plan: Plan) -> Any:
             quantised_matmul,
             jax.ShapeDtypeStruct(plan.out_shape, jnp.float32),
             ctas=plan.grid,
+            warpgroups=WARPS // 4,
             shared_bytes=plan.shared_bytes,
         )
     )
@@ -133,8 +134,8 @@ def _keep(plan: Plan, place: Place, results: list[Value], target: Value) -> None
     if plan.batch == 1:
         target, places, owner = ln.add(target, ln.mul(g, 4)), [0, 32], ln.equal(t, 0)
     else:
-        target = ln.add(target, ln.add(ln.mul(t, 2 * 20 * 4), ln.mul(g, 4)))
-        places, owner = [0, 80, 32, 112], ln.less(ln.mul(t, 2), plan.batch)
+        target = ln.add(target, ln.add(ln.mul(t, 2 * TOKEN_STRIDE * 4), ln.mul(g, 4)))
+        places, owner = [0, TOKEN_STRIDE * 4, 32, TOKEN_STRIDE * 4 + 32], ln.less(ln.mul(t, 2), plan.batch)
     with ln.when(owner):
         for at, value in zip(places, results, strict=True):
             ln.store_shared(target, value, at=at)

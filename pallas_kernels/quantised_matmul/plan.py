@@ -31,12 +31,17 @@ RUNS = 256 // UNIT
 COLUMNS = 8
 """Tokens that one tensor core operation takes."""
 
+DEPTH = 2
+"""Chunks in flight for a warp, at most; more were slower on an H200."""
+
+TOKEN_STRIDE = 20
+"""Words from one token's 16 results of a chunk to the next one's: no two lanes that store together share a bank."""
+
 
 @dataclass(frozen=True)
 class Plan:
     """layout: of the matrix, or of each of the two with a gate. batch: rows of x, 1 to 8. gate: "silu", "gelu" or None.
-    norm, bias, residual, layer: whether those operands come. ctas: thread blocks at most. depth: chunks in flight for
-    a warp at most; more than two were slower on an H200."""
+    norm, bias, residual, layer: whether those operands come. ctas: thread blocks at most."""
 
     layout: Layout
     batch: int
@@ -47,7 +52,6 @@ class Plan:
     layer: bool = False
     eps: float = 1e-6
     ctas: int = 132
-    depth: int = 2
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch <= COLUMNS:
@@ -123,7 +127,7 @@ class Plan:
         """Units between two epilogues: all if their partial results leave room for the ring, else what does."""
         step = lcm(self.teams, self.unit_tiles) // self.unit_tiles  # keeps all teams busy
         each = self.unit_tiles * self.tile_partial_bytes
-        for stages in range(min(3, self.depth), 0, -1):
+        for stages in range(DEPTH, 0, -1):
             room = SHARED_BYTES - self.partials_at - stages * self._stage_bytes - 128
             if self.units_per_cta * each <= room:
                 return self.units_per_cta
@@ -190,11 +194,11 @@ class Plan:
 
     @property
     def partials_at(self) -> int:
-        return self.barriers_at + WARPS * self.depth * 8
+        return self.barriers_at + WARPS * DEPTH * 8
 
     @property
     def partial_words(self) -> int:
-        """Results of a chunk: 16 rows of one token; or of pairs of tokens, each 20 apart: no two lanes share a bank."""
+        """Results of a chunk: 16 rows of one token; or of 8 tokens, each TOKEN_STRIDE apart."""
         return ROWS if self.batch == 1 else 40 * self.entry_columns
 
     @property
@@ -218,7 +222,7 @@ class Plan:
     @property
     def stages(self) -> int:
         """Chunks in flight for each warp; 0 if this product does not fit."""
-        return min(self.depth, max(0, SHARED_BYTES - self.ring_at) // self._stage_bytes)
+        return min(DEPTH, max(0, SHARED_BYTES - self.ring_at) // self._stage_bytes)
 
     @property
     def shared_bytes(self) -> int:

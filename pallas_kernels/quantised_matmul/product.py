@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 from pallas_kernels import lanes as ln
 from pallas_kernels.lanes import Value
-from pallas_kernels.quantised_matmul.fragments import fragments, integer_product
 from pallas_kernels.quantised_matmul.layout import CHUNK
+from pallas_kernels.quantised_matmul.operands import fragments, integer_product
 from pallas_kernels.quantised_matmul.place import Place
 from pallas_kernels.quantised_matmul.plan import Plan
 from pallas_kernels.quantised_matmul.scales import Blocks, Scales
