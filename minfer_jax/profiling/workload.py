@@ -99,7 +99,7 @@ class Session:
 
     def _fill(self, begin: int, end: int) -> jax.Array:
         logits = None
-        columns = prompt_columns(end - begin, self._runtime.prefill_chunk)
+        columns = prompt_columns(end - begin, self._rows, jax.default_backend())
         for first, last in pairwise((begin, *(begin + column for column in columns))):
             positions = np.tile(np.arange(first, last, dtype=np.int32), (self._rows, 1))
             tokens, tail_ids = self._ids[:, first:last], last_column(self._rows, last - first)

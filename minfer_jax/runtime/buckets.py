@@ -50,9 +50,16 @@ def cache_bucket(n: int, n_ctx: int, outgrown: int = 0) -> int:
     return min(round_up(max(n, 2 * outgrown), 256), n_ctx)
 
 
-def prompt_columns(longest: int, chunk: int) -> list[int]:
-    """Where the chunks of a prompt end; the first takes what is left over, the others are full."""
+def prompt_columns(longest: int, rows: int, backend: str) -> list[int]:
+    """Where the chunks of ``rows`` prompts end; the first takes what is left over, the others are full. All rows
+    together have no more slots in a chunk than a scoring batch."""
+    most = by_backend(PREFILL_CHUNK, backend)
+    chunk = max(_MIN_TOKENS, min(most, _floor_power(by_backend(BATCH_TOKENS, backend) // rows)))
     return list(range((longest - 1) % chunk + 1, longest + 1, chunk))
+
+
+def by_backend(sizes: dict[str, int], backend: str) -> int:
+    return sizes.get(backend, sizes["cpu"])
 
 
 def last_column(rows: int, tokens: int) -> np.ndarray | None:
@@ -201,7 +208,7 @@ def pack_sequences(
     while start < len(rows):
         longest = rows[start][-1].end
         T = token_bucket(longest)
-        end = min(len(rows), start + _floor_power(max(1, batch_tokens // T)))
+        end = min(len(rows), start + _floor_power(batch_tokens // T))
         while T > _MIN_TOKENS and rows[end - 1][-1].end <= T // 4:
             end -= 1
         taken = tuple(rows[start:end])
@@ -221,4 +228,4 @@ def _scored_bucket(n: int, slots: int) -> int:
 
 
 def _floor_power(n: int) -> int:
-    return 1 << (n.bit_length() - 1)
+    return 1 << (max(1, n).bit_length() - 1)

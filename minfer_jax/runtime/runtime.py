@@ -17,8 +17,8 @@ from minfer_jax.models.cache import KVCache
 from minfer_jax.runtime import decode, jitted
 from minfer_jax.runtime.buckets import (
     BATCH_TOKENS,
-    PREFILL_CHUNK,
     Batch,
+    by_backend,
     decode_shapes,
     forward_shapes,
     pad_ended,
@@ -75,8 +75,7 @@ class Runtime(Model):
         self._settings = traced_settings()
         self.graph_uid = graph_uid(model.config, model.params, self._settings)
         self.early_exit = jax.default_backend() == "cpu"
-        sizes_of = jax.default_backend() if jax.default_backend() in PREFILL_CHUNK else "cpu"
-        self.prefill_chunk, self.batch_tokens = PREFILL_CHUNK[sizes_of], BATCH_TOKENS[sizes_of]
+        self.batch_tokens = by_backend(BATCH_TOKENS, jax.default_backend())
         own = _shared or (ProgramCache(promotion, max_programs, max_program_bytes), Readback(readback))
         self._programs, self._readback = own
         self._promote_prefill = promote_prefill
