@@ -22,6 +22,9 @@ PREFILL_CHUNK = {"cpu": 512, "gpu": 2048}
 BATCH_TOKENS = {"cpu": 4096, "gpu": 16384}
 """Token slots of one scoring batch."""
 
+LOGIT_ROWS = 256
+"""Most rows whose logits are whole at a time, where whole distributions are wanted."""
+
 MAX_STEPS = 32
 """Most tokens that one program call generates."""
 
@@ -60,6 +63,12 @@ def prompt_columns(longest: int, rows: int, backend: str) -> list[int]:
 
 def by_backend(sizes: dict[str, int], backend: str) -> int:
     return sizes.get(backend, sizes["cpu"])
+
+
+def logit_columns(first: int, n: int) -> list[tuple[int, int]]:
+    """The pieces (begin, end) in which tokens go through a cache from place ``first`` to n, whose logits are wanted:
+    LOGIT_ROWS each at most."""
+    return [(begin, min(n, begin + LOGIT_ROWS)) for begin in range(first, n, LOGIT_ROWS)]
 
 
 def last_column(rows: int, tokens: int) -> np.ndarray | None:

@@ -1,20 +1,24 @@
-"""What probability a model gives to text: pairs, whole texts, choices, perplexity."""
+"""What probability a model gives to text: pairs, whole texts, choices, perplexity, KL divergence."""
 
 from minfer_jax.scoring.choice import multiple_choice, multiple_choice_batch
+from minfer_jax.scoring.kl import kl_divergence, save_reference
 from minfer_jax.scoring.pairs import score, score_stream
 from minfer_jax.scoring.perplexity import perplexity
-from minfer_jax.scoring.results import MultipleChoice, Perplexity, Score, TextScore
+from minfer_jax.scoring.results import KLDivergence, MultipleChoice, Perplexity, Score, TextScore
 from minfer_jax.scoring.texts import score_texts
 from minfer_jax.scoring.tokens import score_tokens
 
 __all__ = [
+    "KLDivergence",
     "MultipleChoice",
     "Perplexity",
     "Score",
     "TextScore",
+    "kl_divergence",
     "multiple_choice",
     "multiple_choice_batch",
     "perplexity",
+    "save_reference",
     "score",
     "score_stream",
     "score_texts",

@@ -11,10 +11,9 @@ from minfer_jax.errors import ArgumentError, naming, unnamed
 from minfer_jax.model import Model
 from minfer_jax.progress import progress_bar
 from minfer_jax.scoring.batches import score_suffixes
+from minfer_jax.scoring.chunks import Chunks, check_n_ctx, cut_chunks
 from minfer_jax.scoring.results import Perplexity
 from minfer_jax.scoring.texts import score_sequences
-
-_LLAMA_CPP_WINDOW = 512
 
 
 def perplexity(
@@ -42,48 +41,27 @@ def perplexity(
     """
     if protocol not in ("llama.cpp", "rolling"):
         raise ArgumentError(f'protocol is {protocol!r}; choose "llama.cpp" or "rolling"')
-    if n_ctx is None:
-        n_ctx = min(_LLAMA_CPP_WINDOW, model.config.n_ctx) if protocol == "llama.cpp" else model.config.n_ctx
-    n_ctx = check_integer("n_ctx", n_ctx, 4)
-    if n_ctx > model.config.n_ctx:
-        raise ArgumentError(
-            f"n_ctx is {n_ctx}, more than the model's window of {model.config.n_ctx}; lower it, or load the model "
-            "with a larger window"
-        )
-    if max_chunks is not None:
-        max_chunks = check_integer("max_chunks", max_chunks, 1)
-        if protocol != "llama.cpp":
-            raise ArgumentError('max_chunks belongs to protocol "llama.cpp"; leave it out')
-    ids = model.tokenizer.encode(text, parse_special=parse_special)
     if protocol == "llama.cpp":
-        return _llama_cpp(model, text, ids, n_ctx, max_chunks, batch_tokens, progress)
+        instead = ', or protocol "rolling" (--protocol rolling)'
+        chunks = cut_chunks(model, text, n_ctx, max_chunks, parse_special, instead)
+        return _llama_cpp(model, text, chunks, batch_tokens, progress)
+    n_ctx = check_n_ctx(model, n_ctx)
+    if max_chunks is not None:
+        check_integer("max_chunks", max_chunks, 1)
+        raise ArgumentError('max_chunks belongs to protocol "llama.cpp"; leave it out')
+    ids = model.tokenizer.encode(text, parse_special=parse_special)
     return _rolling(model, text, ids, n_ctx, batch_tokens, progress)
 
 
-def _llama_cpp(
-    model: Model,
-    text: str,
-    ids: list[int],
-    n_ctx: int,
-    max_chunks: int | None,
-    batch_tokens: int | None,
-    progress: bool | None,
-) -> Perplexity:
-    if len(ids) < 2 * n_ctx:
-        raise ArgumentError(
-            f"the text has {len(ids)} tokens and this protocol needs {2 * n_ctx}, two chunks of n_ctx; give more "
-            'text, a smaller n_ctx (--n-ctx), or protocol "rolling" (--protocol rolling)'
-        )
-    prefix = model.tokenizer.prefix_ids()
-    n = min(len(ids) // n_ctx, max_chunks or len(ids))
-    chunks = [[*prefix, *ids[i * n_ctx + len(prefix) : (i + 1) * n_ctx]] for i in range(n)]
-    scored = n_ctx - n_ctx // 2 - 1
+def _llama_cpp(model: Model, text: str, chunks: Chunks, batch_tokens: int | None, progress: bool | None) -> Perplexity:
+    n, scored = len(chunks.ids), chunks.n_scored
     values = np.empty((n, scored), np.float64)
     with progress_bar("scoring", n, "chunk", progress) as bar:
-        for i, logprobs, _ in score_suffixes(model, chunks, [scored] * n, batch_tokens, partial(naming, "chunk")):
+        ids = chunks.ids.tolist()
+        for i, logprobs, _ in score_suffixes(model, ids, [scored] * n, batch_tokens, partial(naming, "chunk")):
             values[i] = logprobs
             bar.update(1)
-    return _summary("llama.cpp", text, n_ctx, n, len(ids), values.ravel())
+    return summarise("llama.cpp", text, chunks.n_ctx, n, chunks.n_tokens, values.ravel())
 
 
 def _rolling(
@@ -95,15 +73,15 @@ def _rolling(
     if len(ids) < 2:
         raise ArgumentError("the text is empty; give some text")
     (values,), (windows,) = score_sequences(model, [ids], n_ctx, batch_tokens, progress, unnamed)
-    return _summary("rolling", text, n_ctx, windows, len(ids) - 1, np.array(values))
+    return summarise("rolling", text, n_ctx, windows, len(ids) - 1, np.array(values))
 
 
-def _summary(protocol: str, text: str, n_ctx: int, windows: int, n_tokens: int, values: np.ndarray) -> Perplexity:
+def summarise(protocol: str, text: str, n_ctx: int, windows: int, n_tokens: int, values: np.ndarray) -> Perplexity:
+    """The result of a protocol from the log-probabilities float64 [n_scored] of the ids that it scores."""
     logprob = math.fsum(values)
     n = len(values)
     nll = -logprob / n
-    spread = math.fsum(values * values) / n - nll * nll
-    error = math.sqrt(spread / (n - 1)) * _exp(nll) if n > 1 and spread > 0 else 0.0
+    value, error = exp_and_error(nll, mean_and_error(values)[1])
     n_words, n_bytes = len(re.split(r"\s+", text)), len(text.encode())
     whole = {}
     if protocol == "rolling":
@@ -113,7 +91,7 @@ def _summary(protocol: str, text: str, n_ctx: int, windows: int, n_tokens: int, 
             "bits_per_byte": -logprob / n_bytes / math.log(2),
         }
     return Perplexity(
-        perplexity=_exp(nll),
+        perplexity=value,
         standard_error=error,
         nll=nll,
         logprob=logprob,
@@ -126,6 +104,21 @@ def _summary(protocol: str, text: str, n_ctx: int, windows: int, n_tokens: int, 
         n_bytes=n_bytes,
         **whole,
     )
+
+
+def mean_and_error(values: np.ndarray) -> tuple[float, float]:
+    """Mean of float64 [n], and its standard error sqrt((mean of squares - squared mean) / (n - 1)), the rule of
+    llama.cpp's tool; 0 for a single value."""
+    n = len(values)
+    mean = math.fsum(values) / n
+    spread = math.fsum((values - mean) ** 2) / n
+    return mean, math.sqrt(spread / (n - 1)) if n > 1 else 0.0
+
+
+def exp_and_error(x: float, error: float) -> tuple[float, float]:
+    """exp(x), and its error to first order."""
+    value = _exp(x)
+    return value, value * error if error else 0.0
 
 
 def _exp(x: float) -> float:

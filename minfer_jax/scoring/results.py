@@ -1,6 +1,7 @@
 """What scoring gives back: plain values, ready for JSON through ``to_dict``. All logarithms are natural."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from minfer_jax.records import Record
 
@@ -90,3 +91,47 @@ class Perplexity(Record):
     word_perplexity: float | None = None
     byte_perplexity: float | None = None
     bits_per_byte: float | None = None
+
+
+@dataclass(frozen=True)
+class KLDivergence(Record):
+    """How far a model's distributions over the next token are from those of a reference, and how it was measured.
+
+    Of KL(reference || model), in nats per scored token: mean, standard_error, median, quantiles, maximum.
+    same_top: share of tokens, in percent, at which both find the same token likeliest; same_top_error.
+    perplexity, reference_perplexity: of the text, by the two; perplexity_ratio: the first divided by the second, whose
+    error knows that both read the same tokens, and so is far smaller than the errors of the two.
+    rms_delta_p, mean_delta_p: of the probability of the text's own token, model minus reference, in percent.
+    ..._error: standard errors, from the spread of single tokens.
+    protocol, n_ctx, windows, n_tokens, n_scored: as in Perplexity.
+    model, reference: provenance of the two, with the sha256 of their files; reference["saved"] tells whether it came
+    from a saved file, in which distributions are rounded to 16 bits.
+    """
+
+    mean: float
+    standard_error: float
+    median: float
+    quantile_90: float
+    quantile_95: float
+    quantile_99: float
+    quantile_999: float
+    maximum: float
+    same_top: float
+    same_top_error: float
+    perplexity: float
+    perplexity_error: float
+    reference_perplexity: float
+    reference_perplexity_error: float
+    perplexity_ratio: float
+    perplexity_ratio_error: float
+    rms_delta_p: float
+    rms_delta_p_error: float
+    mean_delta_p: float
+    mean_delta_p_error: float
+    protocol: str
+    n_ctx: int
+    windows: int
+    n_tokens: int
+    n_scored: int
+    model: dict[str, Any]
+    reference: dict[str, Any]
