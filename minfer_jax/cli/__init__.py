@@ -14,13 +14,15 @@ from collections.abc import Iterator, Sequence
 import jax
 
 from minfer_jax import __version__
-from minfer_jax.cli import bench, chat, demo, dot, generate, info, perplexity, score, trace
+from minfer_jax.cli import bench, chat, demo, dot, generate, info, kl, perplexity, requantize, score, trace
 from minfer_jax.errors import MinferError
 
 _COMMANDS = {
     "info": info,
     "score": score,
     "perplexity": perplexity,
+    "kl": kl,
+    "requantize": requantize,
     "generate": generate,
     "chat": chat,
     "bench": bench,

@@ -37,11 +37,11 @@ def add_output(parser: argparse.ArgumentParser, json_help: str = "print one JSON
     parser.add_argument("-v", "--verbose", action="count", default=0, help="say more on stderr; -vv says all")
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """MODEL."""
+def add_model(parser: argparse.ArgumentParser, metavar: str = "MODEL") -> None:
+    """MODEL, or by whatever name."""
     parser.add_argument(
         "model",
-        metavar="MODEL",
+        metavar=metavar,
         help="a .gguf file, any part of a split one or its folder; hf:org/repo:file.gguf; or a known name: "
         + ", ".join(KNOWN_MODELS),
     )
@@ -85,10 +85,11 @@ def batch_size(args: argparse.Namespace) -> int:
     return batch
 
 
-def load_model(args: argparse.Namespace, n_ctx: int | None = None) -> Model:
-    """The model that ``args`` ask for; n_ctx: its context window, None: as in training."""
+def load_model(args: argparse.Namespace, n_ctx: int | None = None, name: str | None = None) -> Model:
+    """The model that ``args`` ask for, or another loaded in the same way; n_ctx: its context window, None: as in
+    training."""
     return load(
-        args.model,
+        args.model if name is None else name,
         implementation=args.implementation,
         dtype=args.dtype,
         precision=args.precision,

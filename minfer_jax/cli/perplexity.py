@@ -7,6 +7,8 @@ rolling: every token is scored once, in windows of N tokens (the model's own), a
 """
 
 import argparse
+from collections.abc import Sequence
+from typing import Any
 
 from minfer_jax.cli import options
 from minfer_jax.cli.text import print_json, print_table, read_text
@@ -35,12 +37,27 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(result.to_dict() | {"model": model.provenance})
     else:
-        facts = result.to_dict() | {"perplexity": f"{result.perplexity:.4f} +/- {result.standard_error:.4f}"}
-        del facts["standard_error"]
-        shown = {name.replace("_", " "): str(_rounded(value)) for name, value in facts.items() if value is not None}
-        print_table(shown.items())
+        print_facts(result.to_dict())
     return 0
 
 
-def _rounded(value: object) -> object:
-    return f"{value:.4f}" if isinstance(value, float) else value
+def print_facts(facts: dict[str, Any], percent: Sequence[str] = ()) -> None:
+    """A table of facts by name; a standard error, X_error (of the first, standard_error), goes behind its value.
+    percent: names of those that get a sign."""
+    first = next(iter(facts))
+    errors = {name: f"{name}_error" for name in facts} | {first: "standard_error"}
+    rows = []
+    for name, value in facts.items():
+        if value is None or name in errors.values():
+            continue
+        shown = _shown(value)
+        if (error := facts.get(errors[name])) is not None:
+            shown += f" +/- {_shown(error)}"
+        rows.append((name.replace("_", " "), shown + " %" * (name in percent)))
+    print_table(rows)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}" if abs(value) >= 0.1 or value == 0 else f"{value:.4g}"
+    return str(value)

@@ -26,6 +26,7 @@ class GGUFFile:
         version: GGUF version of the first part.
         metadata: the key-value pairs of the first part.
         tensors: the tensors of all parts by name, in file order.
+        pairs: first byte and end of each key-value pair in the first part.
     """
 
     def __init__(
@@ -35,12 +36,14 @@ class GGUFFile:
         version: int,
         metadata: Metadata,
         tensors: dict[str, RawTensor],
+        pairs: dict[str, tuple[int, int]],
     ) -> None:
         self.paths = paths
         self.size = sum(len(mapped) for mapped in maps)
         self.version = version
         self.metadata = metadata
         self.tensors = tensors
+        self.pairs = pairs
         self._maps = maps
         self._sha256: str | None = None
 
@@ -57,6 +60,11 @@ class GGUFFile:
     def type_counts(self) -> dict[str, int]:
         """How many tensors have each type, by the type's name, the most frequent first."""
         return dict(Counter(tensor.type.name for tensor in self.tensors.values()).most_common())
+
+    def pair_bytes(self, key: str) -> bytes:
+        """A key with its value as they lie in the file."""
+        start, end = self.pairs[key]
+        return self._maps[0][start:end]
 
     def sha256(self) -> str:
         """Return the SHA-256 (hex) of all parts in order, as if joined; computed once, from the map."""
@@ -93,15 +101,16 @@ def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
     parts: list[dict[str, RawTensor]] = []
     metadata: list[Metadata] = []
     version = 0
+    pairs: dict[str, tuple[int, int]] = {}
     for part in paths:
         mapped = map_file(part)
         header = read_header(mapped, str(part))
         values = Metadata(header.values, part.name)
         check_part(part, values)
-        version = version or header.version
+        version, pairs = version or header.version, pairs or header.pairs
         maps.append(mapped)
         metadata.append(values)
         parts.append(raw_tensors(mapped, header, str(part)))
     check_agreement(paths, metadata, [list(tensors) for tensors in parts])
     tensors = {name: tensor for part_tensors in parts for name, tensor in part_tensors.items()}
-    return GGUFFile(paths, tuple(maps), version, metadata[0], tensors)
+    return GGUFFile(paths, tuple(maps), version, metadata[0], tensors, pairs)

@@ -58,10 +58,12 @@ class TensorEntry:
 
 @dataclass(frozen=True)
 class Header:
-    """What stands before the tensor data; `data_start` is the byte where offsets count from."""
+    """What stands before the tensor data; `data_start` is the byte where offsets count from, `pairs` the first byte and
+    end of each key-value pair."""
 
     version: int
     values: dict[str, Any]
+    pairs: dict[str, tuple[int, int]]
     entries: list[TensorEntry]
     alignment: int
     data_start: int
@@ -83,16 +85,19 @@ def read_header(buffer: mmap.mmap, source: str) -> Header:
     n_pairs = cursor.u64("the number of metadata keys")
     cursor.room(n_pairs, _LEAST_PAIR, "the metadata")
     values: dict[str, Any] = {}
+    pairs: dict[str, tuple[int, int]] = {}
     for index in range(n_pairs):
+        start = cursor.position
         key = _name(cursor, f"metadata key {index} of {n_pairs}")
         if key in values:
             raise GGUFError(f"{source}: metadata key {shown(key)} occurs twice; the file is corrupt")
         values[key] = _value(cursor, key)
+        pairs[key] = start, cursor.position
     cursor.room(n_tensors, _LEAST_TENSOR, "the tensor table")
     entries = _tensor_table(cursor, n_tensors)
     alignment = _alignment(values, source)
     data_start = -(-cursor.position // alignment) * alignment
-    return Header(version, values, entries, alignment, data_start)
+    return Header(version, values, pairs, entries, alignment, data_start)
 
 
 def _name(cursor: Cursor, what: str) -> str:
