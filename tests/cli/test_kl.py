@@ -44,7 +44,7 @@ def test_two_models(run, tiny_gguf, text: Path, small: Path) -> None:
         " %",
         "perplexity ratio ",
         "small.gguf (",
-        "llama.gguf (",
+        "llama.gguf",
     ):
         assert words in table, words
     assert "None" not in table and "{" not in table

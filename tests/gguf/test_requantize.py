@@ -67,7 +67,7 @@ def test_smollm2_loads_again_and_scores_as_before(smol135: Path, smol_model, tmp
     assert model.provenance["quantisation"] == {"Q8_0": 211, "F32": 61}
     pairs = [("The capital of France is", " Paris"), ("The capital of France is", " Rome")]
     for old, new in zip(score(smol_model, pairs), score(model, pairs), strict=True):
-        assert new.tokens == old.tokens and new.logprob == pytest.approx(old.logprob, abs=0.05)
+        assert new.tokens == old.tokens and new.logprob == pytest.approx(old.logprob, abs=0.2)
 
 
 def test_metadata_keeps_its_bytes(tmp_path: Path) -> None:
@@ -90,15 +90,8 @@ def test_metadata_keeps_its_bytes(tmp_path: Path) -> None:
     written = requantize(source, tmp_path / "out.gguf", "Q4_0")
     before = open_gguf(source)
     assert [written.pair_bytes(key) for key in list(before.pairs)[:-1]] == pairs[:-1]
-    assert (
-        written.version,
-        written.metadata["general.file_type"],
-        written.metadata["general.quantization_version"],
-    ) == (
-        3,
-        2,
-        2,
-    )
+    made = [written.metadata[f"general.{key}"] for key in ("file_type", "quantization_version")]
+    assert (written.version, made) == (3, [2, 2])
     assert_converted(source, tmp_path / "out.gguf", "Q4_0")
 
 
