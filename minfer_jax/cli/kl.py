@@ -5,7 +5,8 @@ counts. Beside the divergence in nats: how often both find the same token likeli
 ratio, and by how much the probability of the text's own tokens differs.
 
 The reference is another model (--reference MODEL with FILE), or what one has left in a file: --save PATH writes the
-distributions of MODEL over FILE, which --reference PATH then compares with any other, without the model and the text.
+distributions of MODEL over FILE, which --reference PATH then compares with any other, without the model and the text;
+a file of llama-perplexity --kl-divergence-base does, too.
 With both, --save PATH keeps those of the reference, and frees it before MODEL is loaded.
 """
 
@@ -63,5 +64,7 @@ def _show(args: argparse.Namespace, result: KLDivergence | Perplexity, more: dic
     facts = result.to_dict()
     for name in ("model", "reference"):
         if name in facts:
-            facts[name] = f"{', '.join(facts[name]['file'])} ({facts[name]['implementation']}, {facts[name]['dtype']})"
+            about = facts[name]
+            how = ", ".join(about[key] for key in ("implementation", "dtype", "written_by") if key in about)
+            facts[name] = f"{', '.join(about['file'])} ({how})"
     print_facts(facts, percent=("same_top", "rms_delta_p", "mean_delta_p"))

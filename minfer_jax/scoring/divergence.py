@@ -62,13 +62,15 @@ def pack_rows(rows: ReferenceRows) -> ReferenceRows:
     return rows._replace(values=jnp.clip(codes, 0, _CODES).astype(jnp.uint16), step=step, floor=rows.floor + low)
 
 
-@partial(jax.jit, static_argnames="native", compiler_options=COMPILER_OPTIONS)
-def compare_rows(z: jax.Array, targets: jax.Array, reference: ReferenceRows, *, native: bool) -> Rows:
+@partial(jax.jit, static_argnames=("native", "cut"), compiler_options=COMPILER_OPTIONS)
+def compare_rows(z: jax.Array, targets: jax.Array, reference: ReferenceRows, *, native: bool, cut: bool) -> Rows:
     """Logits z [N, vocab] float32 of the model against the reference, row by row.
 
     KL = sum p (log p - log q) is computed as sum p (exp(d) - 1 - d) with d = log q - log p, which is the same because
     both p and q sum to 1. No term of it is negative and nothing cancels, so that float32 is enough for the smallest
     divergences, and roundings of the two normalisations (and of packing) have no first-order effect.
+    cut: the reference is of llama.cpp, which leaves out what has a log-probability of -16 or less; the sum is then its
+    own, sum p (log p - log q) over the rest.
     """
     values, step, floor, reference_logprob, top = reference
     log_p = values.astype(jnp.float32) * step[:, None] + floor[:, None]
@@ -78,6 +80,8 @@ def compare_rows(z: jax.Array, targets: jax.Array, reference: ReferenceRows, *, 
     small = d * d * (1 / 2 + d * (1 / 6 + d * (1 / 24 + d / 120)))
     large = jnp.where(d > 1, jnp.exp(log_q) - p * (1 + d), p * (jnp.expm1(jnp.minimum(d, 1)) - d))
     terms = jnp.where(jnp.abs(d) < 0.1, p * small, large)
+    if cut:
+        terms = jnp.where(log_p > -16, -p * d, 0)
     return Rows(_sum(terms), logprobs_of(z, targets, native), reference_logprob, _likeliest(z) == top)
 
 

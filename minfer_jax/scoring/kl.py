@@ -24,8 +24,15 @@ from minfer_jax.runtime.buckets import last_column, logit_columns, prompt_column
 from minfer_jax.runtime.runtime import Runtime, as_runtime
 from minfer_jax.scoring.chunks import Chunks, check_n_ctx, cut_chunks, scored_of
 from minfer_jax.scoring.divergence import ReferenceRows, Rows, compare_rows, pack_rows, reference_rows
+from minfer_jax.scoring.kld_file import KLDFile
 from minfer_jax.scoring.perplexity import exp_and_error, mean_and_error, summarise
-from minfer_jax.scoring.reference_file import open_reference, vocabulary_sha256, write_reference
+from minfer_jax.scoring.reference_file import (
+    ReferenceFile,
+    check_vocabulary,
+    open_reference,
+    vocabulary_sha256,
+    write_reference,
+)
 from minfer_jax.scoring.results import KLDivergence, Perplexity
 
 Pieces = Iterator[ReferenceRows]
@@ -44,7 +51,8 @@ def kl_divergence(
 ) -> KLDivergence:
     """KL(reference || model) of the next token, over ``text``, and what else tells two quantisations apart.
 
-    reference: another Model with the same vocabulary, or the path of a file that :func:`save_reference` wrote. A file
+    reference: another Model with the same vocabulary, or the path of a file that :func:`save_reference` wrote, or
+        llama.cpp (``llama-perplexity --kl-divergence-base``; by its rules then, without what is below e^-16). A file
         knows its text: leave text and n_ctx out, or give the same ones, which are then checked.
     n_ctx, max_chunks: the text is cut as in ``perplexity`` by protocol "llama.cpp", and the same tokens are scored.
     parse_special, progress: as in ``score``.
@@ -62,17 +70,16 @@ def kl_divergence(
     if not isinstance(reference, str | os.PathLike):
         raise ArgumentError(f"reference is {reference!r:.80}; give a Model or the path of a saved reference")
     with open_reference(reference) as file:
-        header = file.header
-        _check_vocabulary(model, header.vocab_size, header.vocab_sha256, f"the reference in {file.name}")
-        chunks = _chunks_of_file(model, file.chunks, file.name, text, n_ctx, max_chunks, parse_special)
+        file.check_vocabulary(_tokens(model), model.file.name)
+        chunks = _chunks_of_file(model, file, text, n_ctx, max_chunks, parse_special)
 
         def read(index: int, ids: np.ndarray) -> Pieces:
             for begin, end in logit_columns(*_scored(ids)):
-                yield file.read(end - begin)
+                yield file.read(ids[begin + 1 : end + 1])
             with naming("chunk", index):
                 file.end_chunk()
 
-        return _compare(as_runtime(model), read, chunks, header.model | {"saved": True}, file.name, progress)
+        return _compare(as_runtime(model), read, chunks, file.about | {"saved": True}, file.name, file.is_cut, progress)
 
 
 def save_reference(
@@ -125,18 +132,21 @@ def _from_model(
 ) -> KLDivergence:
     if text is None:
         raise ArgumentError("text is None; give a text, or a saved reference, which has its own")
-    _check_vocabulary(model, len(_tokens(reference)), vocabulary_sha256(_tokens(reference)), reference.file.name)
+    tokens = _tokens(reference)
+    check_vocabulary(_tokens(model), model.file.name, len(tokens), vocabulary_sha256(tokens), reference.file.name)
     chunks = cut_chunks(model, text, n_ctx, max_chunks, parse_special)
     check_n_ctx(reference, chunks.n_ctx)
     theirs = cut_chunks(reference, text, chunks.n_ctx, max_chunks, parse_special)
     if not np.array_equal(theirs.ids, chunks.ids):
         raise ArgumentError(
             f"{model.file.name} and {reference.file.name} read this text as different ids, though their vocabularies "
-            "are the same; load both with the same pre-tokenizer (pre, --pre)"
+            "are the same; their BOS rules or pre-tokenizers differ (pre, --pre)"
         )
     other = as_runtime(reference)
     about = _about(reference) | {"saved": False}
-    return _compare(as_runtime(model), lambda _, ids: _reference(other, ids), chunks, about, other.file.name, progress)
+    return _compare(
+        as_runtime(model), lambda _, ids: _reference(other, ids), chunks, about, other.file.name, False, progress
+    )
 
 
 def _compare(
@@ -145,17 +155,21 @@ def _compare(
     chunks: Chunks,
     about: dict[str, Any],
     name: str,
+    cut: bool,
     progress: bool | None,
 ) -> KLDivergence:
     """The result, from the pieces of the reference's rows that ``reference`` gives for a chunk's index and ids; its
-    provenance and the name of its file."""
+    provenance, the name of its file, and whether it is cut (``compare_rows``)."""
     native = runtime.params.embedding.is_tiled
     parts: list[Rows] = []
     with progress_bar("comparing", len(chunks.ids), "chunk", progress) as bar:
         for index, ids in enumerate(chunks.ids):
             pieces = zip(_logits(runtime, ids), reference(index, ids), strict=True)
             rows = _joined(
-                [jax.device_get(compare_rows(z, targets, theirs, native=native)) for (z, targets), theirs in pieces]
+                [
+                    jax.device_get(compare_rows(z, targets, theirs, native=native, cut=cut))
+                    for (z, targets), theirs in pieces
+                ]
             )
             _check_finite(np.asarray(rows.logprob), index, runtime.file.name)
             _check_finite(np.asarray(rows.kl + rows.reference_logprob), index, name)
@@ -197,40 +211,28 @@ def _reference(runtime: Runtime, ids: np.ndarray) -> Pieces:
 
 def _chunks_of_file(
     model: Model,
-    kept: Chunks,
-    name: str,
+    file: ReferenceFile | KLDFile,
     text: str | None,
     n_ctx: int | None,
     max_chunks: int | None,
     parse_special: bool,
 ) -> Chunks:
     """The chunks of a saved reference, no more than max_chunks; a text has to be theirs."""
+    kept = file.chunks
     if n_ctx is not None and n_ctx != kept.n_ctx:
-        raise ArgumentError(f"n_ctx is {n_ctx}, and {name} was saved with {kept.n_ctx}; leave it out")
+        raise ArgumentError(f"n_ctx is {n_ctx}, and {file.name} was saved with {kept.n_ctx}; leave it out")
     check_n_ctx(model, kept.n_ctx)
+    ids = file.ids_after(model.tokenizer.prefix_ids())
     if text is not None:
-        given = cut_chunks(model, text, kept.n_ctx, len(kept.ids), parse_special)
-        if not np.array_equal(given.ids, kept.ids) or given.n_tokens != kept.n_tokens:
-            raise ArgumentError(f"{name} was saved of another text, or read as other ids; leave the text out")
-    if max_chunks is None:
-        return kept
-    return Chunks(kept.ids[: check_integer("max_chunks", max_chunks, 1)], kept.n_tokens)
+        given = cut_chunks(model, text, kept.n_ctx, len(ids), parse_special)
+        if not np.array_equal(given.ids, ids):
+            raise ArgumentError(f"{file.name} was saved of another text, or read as other ids; leave the text out")
+    n = len(ids) if max_chunks is None else check_integer("max_chunks", max_chunks, 1)
+    return Chunks(ids[:n], kept.n_tokens)
 
 
 def _tokens(model: Model) -> list[str]:
     return model.file.metadata.strings("tokenizer.ggml.tokens")
-
-
-def _check_vocabulary(model: Model, size: int, sha256: str, other: str) -> None:
-    tokens = _tokens(model)
-    if len(tokens) != size:
-        raise ArgumentError(
-            f"{model.file.name} has {len(tokens)} tokens and {other} {size}; KL divergence needs the same vocabulary"
-        )
-    if vocabulary_sha256(tokens) != sha256:
-        raise ArgumentError(
-            f"{model.file.name} and {other} have other tokens in vocabularies of one size; KL divergence needs the same"
-        )
 
 
 def _about(model: Model) -> dict[str, Any]:

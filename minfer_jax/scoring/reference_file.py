@@ -23,6 +23,7 @@ from minfer_jax.errors import ArgumentError, MinferError
 from minfer_jax.files import written_whole
 from minfer_jax.scoring.chunks import Chunks, scored_of
 from minfer_jax.scoring.divergence import ReferenceRows
+from minfer_jax.scoring.kld_file import KLD_MAGIC, KLDFile, check_size, open_kld, read_exactly
 
 _MAGIC = b"MINFERKL"
 _VERSION = 1
@@ -98,40 +99,54 @@ def write_reference(
 
 
 class ReferenceFile:
-    """A saved reference, open for reading from the first chunk to the last. header: what it says of itself; chunks: the
-    ids. Made by :func:`open_reference`."""
+    """A saved reference, open for reading from the first chunk to the last. Made by :func:`open_reference`.
+
+    name: of the file, for messages. chunks: the ids. about: provenance of the reference. vocab_size, vocab_sha256: of
+    the vocabulary. is_cut: unlikely tokens were not kept, see ``compare_rows``.
+    """
+
+    is_cut = False
 
     def __init__(self, file: BinaryIO, name: str, header: Header, chunks: Chunks) -> None:
-        self.name, self.header, self.chunks = name, header, chunks
+        self.name, self.chunks, self.about = name, chunks, header.model
+        self.vocab_size, self.vocab_sha256 = header.vocab_size, header.vocab_sha256
         self._file, self._row = file, _row_type(header.vocab_size)
         self._crc = 0
 
-    def read(self, n: int) -> ReferenceRows:
-        """The next n rows of a chunk, on the host."""
-        data = _read(self._file, n * self._row.itemsize, self.name)
+    def ids_after(self, prefix: list[int]) -> np.ndarray:
+        """The ids as a model is fed them: as the reference was, whatever the model's own prefix."""
+        return self.chunks.ids
+
+    def read(self, targets: np.ndarray) -> ReferenceRows:
+        """The next rows of a chunk, on the host, for as many ids that they are to predict."""
+        data = read_exactly(self._file, len(targets) * self._row.itemsize, self.name)
         self._crc = zlib.crc32(data, self._crc)
         records = np.frombuffer(data, self._row)
         return ReferenceRows(*(np.ascontiguousarray(records[name]) for name in ReferenceRows._fields))
 
     def end_chunk(self) -> None:
         """All rows of a chunk have been read: check that they are what was written. Raises MinferError."""
-        if _read(self._file, _CRC_BYTES, self.name) != self._crc.to_bytes(_CRC_BYTES, "little"):
+        if read_exactly(self._file, _CRC_BYTES, self.name) != self._crc.to_bytes(_CRC_BYTES, "little"):
             raise MinferError(f"{self.name}: the stored distributions are damaged; save the reference again")
         self._crc = 0
 
+    def check_vocabulary(self, tokens: list[str], model: str) -> None:
+        """Raise ArgumentError unless these are the tokens of the reference. model: name of theirs."""
+        check_vocabulary(tokens, model, self.vocab_size, self.vocab_sha256, f"the reference in {self.name}")
+
 
 def is_reference(path: str | os.PathLike[str]) -> bool:
-    """Whether a file begins as a saved reference does."""
+    """Whether a file begins as a saved reference does, ours or llama.cpp's."""
     try:
         with Path(path).open("rb") as file:
-            return file.read(len(_MAGIC)) == _MAGIC
+            return file.read(len(_MAGIC)) in (_MAGIC, KLD_MAGIC)
     except (OSError, ValueError):
         return False
 
 
 @contextmanager
-def open_reference(path: str | os.PathLike[str]) -> Iterator[ReferenceFile]:
-    """A saved reference, its header, ids and size checked.
+def open_reference(path: str | os.PathLike[str]) -> Iterator[ReferenceFile | KLDFile]:
+    """A saved reference, ours or llama.cpp's, its header, ids and size checked.
 
     Raises ArgumentError (no path, or it cannot be read), MinferError (not such a file, cut off, damaged, or of a later
     version), each naming the file.
@@ -143,21 +158,37 @@ def open_reference(path: str | os.PathLike[str]) -> Iterator[ReferenceFile]:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ArgumentError(f"{name}: cannot be read: {reason}") from error
     with file:
-        size = os.fstat(file.fileno()).st_size
-        if file.read(len(_MAGIC)) != _MAGIC:
+        magic = file.read(len(_MAGIC))
+        if magic == _MAGIC:
+            yield _open_ours(file, name)
+        elif magic == KLD_MAGIC:
+            yield open_kld(file, name)
+        else:
             raise MinferError(f"{name}: not a saved reference; give a file that save_reference (kl --save) wrote")
-        header = _header(_read(file, _length(file, name), name), name)
-        row_bytes = _row_type(header.vocab_size).itemsize
-        n_ids = header.n_chunks * header.n_ctx
-        whole = file.tell() + 4 * n_ids + header.n_chunks * (scored_of(header.n_ctx) * row_bytes + _CRC_BYTES)
-        if size != whole:
-            what = "cut off" if size < whole else "too long"
-            raise MinferError(f"{name}: {what}: {size} bytes where its header announces {whole}; save it again")
-        ids = _read(file, 4 * n_ids, name)
-        if hashlib.sha256(ids).hexdigest() != header.ids_sha256:
-            raise MinferError(f"{name}: the stored ids are damaged; save the reference again")
-        chunks = Chunks(np.frombuffer(ids, "<i4").reshape(header.n_chunks, header.n_ctx), header.n_tokens)
-        yield ReferenceFile(file, name, header, chunks)
+
+
+def _open_ours(file: BinaryIO, name: str) -> ReferenceFile:
+    header = _header(read_exactly(file, _length(file, name), name), name)
+    n_ids = header.n_chunks * header.n_ctx
+    rows = scored_of(header.n_ctx) * _row_type(header.vocab_size).itemsize
+    check_size(file, 4 * n_ids + header.n_chunks * (rows + _CRC_BYTES), name)
+    ids = read_exactly(file, 4 * n_ids, name)
+    if hashlib.sha256(ids).hexdigest() != header.ids_sha256:
+        raise MinferError(f"{name}: the stored ids are damaged; save the reference again")
+    chunks = Chunks(np.frombuffer(ids, "<i4").reshape(header.n_chunks, header.n_ctx), header.n_tokens)
+    return ReferenceFile(file, name, header, chunks)
+
+
+def check_vocabulary(tokens: list[str], model: str, size: int, sha256: str, other: str) -> None:
+    """Raise ArgumentError unless a model's tokens are so many and have this hash. other: whose these are."""
+    if len(tokens) != size:
+        raise ArgumentError(
+            f"{model} has {len(tokens)} tokens and {other} {size}; KL divergence needs the same vocabulary"
+        )
+    if vocabulary_sha256(tokens) != sha256:
+        raise ArgumentError(
+            f"{model} and {other} have other tokens in vocabularies of one size; KL divergence needs the same"
+        )
 
 
 def vocabulary_sha256(tokens: list[str]) -> str:
@@ -171,7 +202,7 @@ def _row_type(vocab_size: int) -> np.dtype:
 
 
 def _length(file: BinaryIO, name: str) -> int:
-    length = int.from_bytes(_read(file, 4, name), "little")
+    length = int.from_bytes(read_exactly(file, 4, name), "little")
     if length > _MOST_HEADER:
         raise _damaged(name)
     return length
@@ -195,10 +226,3 @@ def _header(text: bytes, name: str) -> Header:
 
 def _damaged(name: str) -> MinferError:
     return MinferError(f"{name}: the header is damaged; save the reference again")
-
-
-def _read(file: BinaryIO, n: int, name: str) -> bytes:
-    data = file.read(n)
-    if len(data) < n:
-        raise MinferError(f"{name}: cut off; save the reference again")
-    return data
