@@ -22,7 +22,7 @@ PREFILL_CHUNK = {"cpu": 512, "gpu": 2048}
 BATCH_TOKENS = {"cpu": 4096, "gpu": 16384}
 """Token slots of one scoring batch."""
 
-LOGIT_ROWS = 256
+LOGIT_ROWS = 128
 """Most rows whose logits are whole at a time, where whole distributions are wanted."""
 
 MAX_STEPS = 32

@@ -1,7 +1,8 @@
 """KL divergence of whole rows of logits on the device, from a reference that is logits too or was packed to 16 bits."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ RANGE = 32.0
 """Nats below the likeliest token at which packed log-probabilities end; what is less likely is packed as that."""
 
 _CODES = 65535
+_ROWS = 32  # compared at a time, so that what XLA keeps between its loops is small
 
 Array = jax.Array | np.ndarray
 
@@ -46,8 +48,12 @@ class Rows(NamedTuple):
 def reference_rows(z: jax.Array, targets: jax.Array, *, native: bool) -> ReferenceRows:
     """A reference from its logits z [N, vocab] float32 and the ids [N] int32 that are scored. native: of a model that
     runs on the native library, see ``logprobs_of``."""
-    total = jax.nn.logsumexp(z, axis=-1)
-    return ReferenceRows(z, jnp.ones_like(total), -total, logprobs_of(z, targets, native), _likeliest(z))
+
+    def of(z: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        return jax.nn.logsumexp(z, axis=-1), logprobs_of(z, targets, native), _likeliest(z)
+
+    total, logprob, top = _by_rows(of, z, targets)
+    return ReferenceRows(z, jnp.ones_like(total), -total, logprob, top)
 
 
 @partial(jax.jit, compiler_options=COMPILER_OPTIONS)
@@ -72,6 +78,10 @@ def compare_rows(z: jax.Array, targets: jax.Array, reference: ReferenceRows, *, 
     cut: the reference is of llama.cpp, which leaves out what has a log-probability of -16 or less; the sum is then its
     own, sum p (log p - log q) over the rest.
     """
+    return _by_rows(partial(_compare, native=native, cut=cut), z, targets, reference)
+
+
+def _compare(z: jax.Array, targets: jax.Array, reference: ReferenceRows, native: bool, cut: bool) -> Rows:
     values, step, floor, reference_logprob, top = reference
     log_p = values.astype(jnp.float32) * step[:, None] + floor[:, None]
     log_q = z - jax.nn.logsumexp(z, axis=-1)[:, None]
@@ -83,6 +93,20 @@ def compare_rows(z: jax.Array, targets: jax.Array, reference: ReferenceRows, *, 
     if cut:
         terms = jnp.where(log_p > -16, -p * d, 0)
     return Rows(_sum(terms), logprobs_of(z, targets, native), reference_logprob, _likeliest(z) == top)
+
+
+def _by_rows(function: Callable[..., Any], *arrays: Any) -> Any:
+    """``function`` of arrays whose first axis is rows, _ROWS of them at a time; the last time reaches back."""
+    n = len(arrays[0])
+    size = min(_ROWS, n)
+    starts = np.minimum(np.arange(0, n, size), n - size)
+
+    def step(start: jax.Array) -> Any:
+        return function(*jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, size), arrays))
+
+    out = jax.lax.map(step, jnp.asarray(starts))
+    group = np.arange(n) // size
+    return jax.tree.map(lambda x: x[group, np.arange(n) - starts[group]], out)
 
 
 def _likeliest(z: jax.Array) -> jax.Array:
