@@ -194,7 +194,7 @@ def _logits(runtime: Runtime, ids: np.ndarray) -> Iterator[tuple[jax.Array, np.n
     first, n = _scored(ids)
     cache = init_cache(runtime.config, 1, len(ids))
     positions = np.arange(n, dtype=np.int32)[None]
-    for begin, end in pairwise((0, *prompt_columns(first, runtime.prefill_chunk))):
+    for begin, end in pairwise((0, *prompt_columns(first, 1, jax.default_backend()))):
         last = last_column(1, end - begin)
         _, cache = runtime.prefill(ids[None, begin:end], positions[:, begin:end], cache, last)
     for begin, end in logit_columns(first, n):
