@@ -7,7 +7,7 @@ ratio, and by how much the probability of the text's own tokens differs.
 The reference is another model (--reference MODEL with FILE), or what one has left in a file: --save PATH writes the
 distributions of MODEL over FILE, which --reference PATH then compares with any other, without the model and the text;
 a file of llama-perplexity --kl-divergence-base does, too.
-With both, --save PATH keeps those of the reference, and frees it before MODEL is loaded.
+With both, --save PATH keeps those of the reference, which is freed before MODEL is loaded and compared with the file.
 """
 
 import argparse
