@@ -41,7 +41,7 @@ $(VENV)/.installed-%: $(BUILT_FROM) | $(BIN)/python
 demo: $(VENV)/.installed
 	@$(BIN)/minfer-jax demo
 
-test: $(VENV)/.installed-test
+test: $(VENV)/.installed-test $(VENV)/.installed-eval
 	$(PYTEST) -m 'not models and not gpu'
 
 test-models: $(VENV)/.installed-test
@@ -61,7 +61,7 @@ sanitize: $(VENV)/.installed-test
 	$(SANITIZED_PYTHON) -c 'from minfer_jax.native import library; assert library()'
 	$(SANITIZED_PYTHON) -m pytest -n $(JOBS) --dist loadfile -s -k 'not bits' tests/native
 
-lint: $(VENV)/.installed-lint
+lint: $(VENV)/.installed-lint $(VENV)/.installed-eval
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import jax
 
 from minfer_jax import __version__
-from minfer_jax.cli import bench, chat, demo, dot, generate, info, kl, perplexity, requantize, score, trace
+from minfer_jax.cli import bench, chat, demo, dot, eval, generate, info, kl, perplexity, requantize, score, trace
 from minfer_jax.errors import MinferError
 
 _COMMANDS = {
@@ -25,6 +25,7 @@ _COMMANDS = {
     "requantize": requantize,
     "generate": generate,
     "chat": chat,
+    "eval": eval,
     "bench": bench,
     "trace": trace,
     "dot": dot,
@@ -38,7 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Wrong usage and ``--help`` end in SystemExit, as argparse does.
     """
-    args = build_parser().parse_args(argv)
+    args, unknown = build_parser().parse_known_args(argv)
+    if unknown and "unknown" not in args:
+        args.command.error(f"unrecognized arguments: {' '.join(unknown)}")
+    args.unknown = unknown
     try:
         with _log_lines(args.verbose):
             return args.run(args)

@@ -11,7 +11,7 @@ from minfer_jax.arguments import check_iterable
 from minfer_jax.errors import ArgumentError, Naming, naming, unnamed
 from minfer_jax.model import Model
 from minfer_jax.progress import progress_bar
-from minfer_jax.scoring.pairs import EncodedPair, encode_that_fits, score_encoded, split_pair, warn_of_merged
+from minfer_jax.scoring.pairs import EncodedPair, encode_scorable, score_encoded, split_pair, warn_of_merged
 from minfer_jax.scoring.results import MultipleChoice, Score
 
 Question = tuple[str, Iterable[str]]
@@ -63,7 +63,7 @@ def _answer(
             context, choices = _check(question)
             for j, choice in enumerate(choices):
                 with naming("choice", j):
-                    pairs.append(_encode(model, context, choice, parse_special))
+                    pairs.append(encode_scorable(model, context, choice, parse_special))
                 owners.append((i, j))
         checked.append((context, choices))
 
@@ -90,14 +90,6 @@ def _check(question: Question) -> tuple[str, list[str]]:
     if not texts or not all(isinstance(text, str) for text in texts):
         raise ArgumentError(f"choices is {texts or choices!r:.80}; give a list of at least one text")
     return context, texts
-
-
-def _encode(model: Model, context: str, choice: str, parse_special: bool) -> EncodedPair:
-    pair = encode_that_fits(model, context, choice, parse_special)
-    if not pair.continuation:
-        why = "its first token swallows the end of the context" if pair.merged else "it is empty"
-        raise ArgumentError(f"{choice!r:.80} has no token to score: {why}")
-    return pair
 
 
 def _rank(context: str, choices: list[str], scores: list[Score]) -> MultipleChoice:

@@ -150,3 +150,12 @@ def encode_that_fits(model: Model, context: str, continuation: str, parse_specia
     encoded = encode_pair(model.tokenizer, context, continuation, parse_special)
     check_fits(model, encoded.continuation)
     return encoded
+
+
+def encode_scorable(model: Model, context: str, continuation: str, parse_special: bool) -> EncodedPair:
+    """As :func:`encode_that_fits`; raises ArgumentError for a continuation without a token of its own, too."""
+    pair = encode_that_fits(model, context, continuation, parse_special)
+    if not pair.continuation:
+        why = "its first token swallows the end of the context" if pair.merged else "it is empty"
+        raise ArgumentError(f"{continuation!r:.80} has no token to score: {why}")
+    return pair

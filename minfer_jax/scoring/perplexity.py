@@ -13,7 +13,7 @@ from minfer_jax.progress import progress_bar
 from minfer_jax.scoring.batches import score_suffixes
 from minfer_jax.scoring.chunks import Chunks, check_n_ctx, cut_chunks
 from minfer_jax.scoring.results import Perplexity
-from minfer_jax.scoring.texts import score_sequences
+from minfer_jax.scoring.texts import from_start, score_sequences
 
 
 def perplexity(
@@ -67,9 +67,7 @@ def _llama_cpp(model: Model, text: str, chunks: Chunks, batch_tokens: int | None
 def _rolling(
     model: Model, text: str, ids: list[int], n_ctx: int, batch_tokens: int | None, progress: bool | None
 ) -> Perplexity:
-    start = model.tokenizer.start_id()
-    if ids[:1] != [start]:
-        ids = [start, *ids]
+    ids = from_start(model.tokenizer, ids)
     if len(ids) < 2:
         raise ArgumentError("the text is empty; give some text")
     (values,), (windows,) = score_sequences(model, [ids], n_ctx, batch_tokens, progress, unnamed)

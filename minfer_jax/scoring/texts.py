@@ -1,7 +1,7 @@
 """Scoring of whole texts, in as many context windows as they need."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -11,6 +11,8 @@ from minfer_jax.model import Model
 from minfer_jax.progress import progress_bar
 from minfer_jax.scoring.batches import score_suffixes
 from minfer_jax.scoring.results import TextScore
+from minfer_jax.tokenizer import Tokenizer
+from minfer_jax.tokenizer.bos import with_bos
 
 
 def score_texts(
@@ -45,6 +47,11 @@ def _text_score(model: Model, ids: list[int], logprobs: list[float], windows: in
     return TextScore(math.fsum(logprobs), values[n : len(ids)], ids[n:], ids[:n], windows)
 
 
+def from_start(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
+    """The ids after the one to begin from (``tokenizer.start_id()``), which makes the first of them scorable too."""
+    return with_bos(ids, bos=tokenizer.start_id(), file_adds=True, wanted=None)
+
+
 def score_sequences(
     model: Model,
     sequences: Sequence[Sequence[int]],
@@ -57,17 +64,34 @@ def score_sequences(
 
     The windows of all sequences share batches. where: names a sequence in an error.
     """
+    values: dict[int, list[float]] = dict(sequences_as_finished(model, sequences, n_ctx, batch_tokens, progress, where))
+    return [values[i] for i in range(len(sequences))], [len(windows_of(len(ids), n_ctx)) for ids in sequences]
+
+
+def sequences_as_finished(
+    model: Model,
+    sequences: Sequence[Sequence[int]],
+    n_ctx: int,
+    batch_tokens: int | None,
+    progress: bool | None,
+    where: Naming,
+) -> Iterator[tuple[int, list[float]]]:
+    """As :func:`score_sequences`: log-probabilities of each sequence with its index, when its last window is done."""
     cuts = [windows_of(len(ids), n_ctx) for ids in sequences]
     owners = [(i, *window) for i, windows in enumerate(cuts) for window in windows]
     pieces = [sequences[i][start:end] for i, start, _, end in owners]
     n_scored = [end - first for _, _, first, end in owners]
     values = [[math.nan] * max(0, len(ids) - 1) for ids in sequences]
+    left = [len(windows) for windows in cuts]
+    yield from ((i, []) for i, n in enumerate(left) if not n)
     with progress_bar("scoring", len(owners), "window", progress) as bar:
         for j, logprobs, _ in score_suffixes(model, pieces, n_scored, batch_tokens, lambda j: where(owners[j][0])):
             i, _, first, end = owners[j]
             values[i][first - 1 : end - 1] = logprobs.tolist()
             bar.update(1)
-    return values, [len(windows) for windows in cuts]
+            left[i] -= 1
+            if not left[i]:
+                yield i, values[i]
 
 
 def windows_of(n: int, n_ctx: int) -> list[tuple[int, int, int]]:

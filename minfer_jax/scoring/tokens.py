@@ -1,7 +1,7 @@
 """Scoring of token ids: a continuation after a context."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -54,31 +54,41 @@ def score_id_pairs(
 
     where: names a pair in an error. done: hears how many pairs have been finished.
     """
-    n_ctx = model.config.n_ctx
     scores: dict[int, Score] = {}
+    for i, score in id_pairs_as_finished(model, pairs, batch_tokens, where):
+        scores[i] = score
+        done(1)
+    return [scores[i] for i in range(len(pairs))]
+
+
+def id_pairs_as_finished(
+    model: Model, pairs: Sequence[TokenPair], batch_tokens: int | None, where: Naming
+) -> Iterator[tuple[int, Score]]:
+    """As :func:`score_id_pairs`, each with its index, as batches finish: in any order."""
+    n_ctx = model.config.n_ctx
     indices, sequences, n_scored = [], [], []
     for i, (context, continuation) in enumerate(pairs):
         if not continuation:
-            scores[i] = Score(0.0, [], [], is_greedy=True, empty=True)
+            yield i, Score(0.0, [], [], is_greedy=True, empty=True)
             continue
         indices.append(i)
         sequences.append([*context, *continuation][-(n_ctx + 1) :])
         n_scored.append(len(continuation))
-    done(len(scores))
 
     for j, logprobs, greedy in score_suffixes(model, sequences, n_scored, batch_tokens, lambda j: where(indices[j])):
         i = indices[j]
         context, continuation = pairs[i]
         values = logprobs.tolist()
-        scores[i] = Score(
-            logprob=math.fsum(values),
-            token_logprobs=values,
-            tokens=list(continuation),
-            is_greedy=bool(np.array_equal(greedy, continuation)),
-            truncated=len(context) + len(continuation) > n_ctx + 1,
+        yield (
+            i,
+            Score(
+                logprob=math.fsum(values),
+                token_logprobs=values,
+                tokens=list(continuation),
+                is_greedy=bool(np.array_equal(greedy, continuation)),
+                truncated=len(context) + len(continuation) > n_ctx + 1,
+            ),
         )
-        done(1)
-    return [scores[i] for i in range(len(pairs))]
 
 
 def check_fits(model: Model, continuation: Sequence[int]) -> None:

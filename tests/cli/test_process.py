@@ -34,7 +34,7 @@ def test_wrong_usage_is_exit_code_2() -> None:
 def test_help_and_version() -> None:
     done = finish("--help")
     assert done.returncode == 0
-    for command in ("info", "score", "perplexity", "generate", "chat", "bench", "trace", "dot", "demo"):
+    for command in ("info", "score", "perplexity", "generate", "chat", "eval", "bench", "trace", "dot", "demo"):
         assert f"  {command}" in done.stdout
     bare = subprocess.run([sys.executable, "-OO", *COMMAND[1:], "--help"], capture_output=True, text=True, timeout=120)
     assert bare.returncode == 0 and "  perplexity" in bare.stdout, bare.stderr  # no docstrings there
