@@ -24,7 +24,7 @@ import jax
 from tqdm import tqdm
 
 from minfer_jax.cli import options
-from minfer_jax.cli.text import print_json
+from minfer_jax.cli.text import print_json, write
 from minfer_jax.errors import MinferError, UnsupportedError
 
 log = logging.getLogger("minfer_jax")
@@ -57,12 +57,13 @@ def run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder:
         if args.json and given.output_path is None:
             arguments += ["--output_path", folder]
-        # Beside JSON the harness's table has no place.
-        elsewhere = sys.stderr if args.verbose else io.StringIO()
-        with contextlib.redirect_stdout(elsewhere) if args.json else contextlib.nullcontext():
+        # What the harness prints is written by our rules, for any encoding of stdout; beside JSON it has no place.
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
             _run_harness(arguments, args.verbose)
         if args.json:
             print_json(_results(Path(given.output_path or folder)))
+        else:
+            write(printed.getvalue())
     return 0
 
 
@@ -72,11 +73,9 @@ def _run_harness(arguments: list[str], verbosity: int) -> None:
         from lm_eval._cli import HarnessCLI
 
         importlib.import_module("minfer_jax.integrations.lm_eval")  # which registers the model
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] != "lm_eval":
-            raise
+    except ImportError as error:
         raise UnsupportedError(
-            "the evaluation harness is not installed; pip install 'minfer-jax[eval]', or pip install lm_eval"
+            f"the evaluation harness cannot be imported ({error}); pip install 'minfer-jax[eval]', or lm_eval"
         ) from error
     # Its bootstrap of errors forks, which a process with JAX's threads must not.
     os.environ.setdefault("DISABLE_MULTIPROC", "1")
@@ -84,7 +83,7 @@ def _run_harness(arguments: list[str], verbosity: int) -> None:
         with _process_arguments(["lm-eval", *arguments]), _harness_log(verbosity), _bars_on_terminals_only():
             command = HarnessCLI()
             command.execute(command.parse_args())
-    except (MinferError, MemoryError, jax.errors.JaxRuntimeError):
+    except (MinferError, MemoryError, BrokenPipeError, jax.errors.JaxRuntimeError):
         raise
     except Exception as error:  # unknown tasks, data that cannot be fetched, a metric's missing package, ...
         log.debug("the harness failed", exc_info=True)
@@ -134,4 +133,4 @@ def _results(path: Path) -> Any:
     found = sorted(folder.glob(pattern), key=lambda file: file.stat().st_mtime)
     if not found:
         raise MinferError(f"{path}: the harness wrote no results there; run it with -vv")
-    return json.loads(found[-1].read_text(encoding="utf-8"))
+    return json.loads(found[-1].read_text(encoding="utf-8"), parse_constant=lambda _: None)  # JSON knows no NaN
