@@ -235,7 +235,8 @@ class MinferLM(TemplateLM):
         """Raises ArgumentError when the cache holds answers of another model: its keys know the requests only."""
         if cache_hook.dbdict is not None:
             about = {name: value for name, value in self.get_model_info()["minfer_jax"].items() if name != "versions"}
-            claim_cache(cache_hook.dbdict, about | {"sha256": self.model.sha256(), "max_gen_toks": self.max_gen_toks})
+            generation = {"max_gen_toks": self.max_gen_toks, "think_end_token": self._think_end}
+            claim_cache(cache_hook.dbdict, about | generation | {"sha256": self.model.sha256()})
         super().set_cache_hook(cache_hook)
 
     def _warn_of_cut(self, cut: int, total: int) -> None:

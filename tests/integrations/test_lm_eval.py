@@ -280,7 +280,8 @@ def test_a_cache_of_another_model_or_setting_is_refused(tiny: MinferLM, tiny_ggu
     path = str(tmp_path / "answers.db")
     CachingLM(tiny, path).loglikelihood(asks(("the", " the")))
     CachingLM(MinferLM(tiny_gguf("llama")), path)
-    for other in (MinferLM(tiny_gguf("qwen2")), MinferLM(tiny_gguf("llama"), n_ctx=128)):
+    thinking = MinferLM(tiny_gguf("llama"), think_end_token="the")
+    for other in (MinferLM(tiny_gguf("qwen2")), MinferLM(tiny_gguf("llama"), n_ctx=128), thinking):
         with pytest.raises(ArgumentError, match="answers.db holds answers of another model"):
             CachingLM(other, path)
     foreign = CachingLM(MinferLM(tiny_gguf("llama")), str(tmp_path / "foreign.db"))
