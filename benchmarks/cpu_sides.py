@@ -61,7 +61,7 @@ class MinferJax:
     def score(self, pairs: Pairs, reuse: bool = False) -> Logprobs:
         import minfer_jax as mj
 
-        assert not reuse  # the package has no such thing
+        assert not reuse  # within a call texts that begin alike share a row anyway
         scores = mj.score(self.runtime, pairs, progress=False)
         return [(score.tokens, score.token_logprobs) for score in scores]
 

@@ -4,8 +4,8 @@
 
 pp: a prompt, logits of its last token. tg: greedy generation of 128 tokens behind ``depth`` others, tokens of all rows
 together. score: log-probabilities of all tokens of rows x tokens, by one program, whose results are read. Best of some
-runs after one that compiles. "kernels": launches in a decode step; "weights": GB/s of the packed weights that decode
-steps read, each once.
+runs after one that compiles. "kernels": launches in a decode step; "weights": GB/s if a step reads the whole file once
+(of an embedding that is not the head as well it reads next to nothing).
 """
 
 import argparse

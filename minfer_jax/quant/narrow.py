@@ -11,7 +11,7 @@ def narrow(x: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, float]:
 
     float16 ends at 65504, which activations of some models exceed, and loses bits below 2^-14. Divided by 64, numbers
     up to 4 million fit, and what is smaller than 2^-8 is rounded to a multiple of 2^-18. Beyond that comes infinity,
-    which every result is checked for.
+    which scoring and generation check their results for.
     """
     if dtype != jnp.float16:
         return x.astype(dtype), 1.0
