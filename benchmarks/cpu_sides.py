@@ -1,5 +1,6 @@
-"""The two sides of ``benchmarks.cpu_vs_llamacpp``, each in a process of its own that loads a model and answers one
-request at a time. llama.cpp's may run in another interpreter, which needs llama-cpp-python and not this package.
+"""The sides of ``benchmarks.cpu_vs_llamacpp`` and ``benchmarks.scoring``, each in a process of its own that loads a
+model and answers one request at a time. A peer's may run in another interpreter, which needs that peer and not this
+package.
 
 A request is one line of JSON on stdin, [method, *arguments]; the answer, one line on stdout, comes when the work is
 done. Linux only: memory and processor time are read from /proc.
@@ -17,6 +18,8 @@ from typing import Any
 import numpy as np
 
 Pairs = list[tuple[str, str]]
+Questions = list[tuple[str, list[str]]]
+"""(context, choices)"""
 Logprobs = list[tuple[list[int], list[float]]]
 """Of each pair: ids of the continuation, and their log-probabilities."""
 
@@ -65,6 +68,36 @@ class MinferJax:
         scores = mj.score(self.runtime, pairs, progress=False)
         return [(score.tokens, score.token_logprobs) for score in scores]
 
+    def texts(self, texts: list[str]) -> Logprobs:
+        """Of each text, all ids but the one that nothing stands before."""
+        import minfer_jax as mj
+
+        out = []
+        for score in mj.score_texts(self.runtime, texts, progress=False):
+            values = [value for value in score.token_logprobs if value is not None]
+            out.append((score.tokens[-len(values) :], values))
+        return out
+
+    def choices(self, questions: Questions) -> Logprobs:
+        """Of each choice, as ``score`` of its pair."""
+        import minfer_jax as mj
+
+        answers = mj.multiple_choice_batch(self.runtime, questions, progress=False)
+        return [(score.tokens, score.token_logprobs) for answer in answers for score in answer.scores]
+
+    def lengths(self, texts: list[str]) -> list[int]:
+        """Tokens of each."""
+        return [len(self.runtime.tokenizer.encode(text)) for text in texts]
+
+    def in_harness(self, method: str, requests: list[tuple[str, ...]]) -> list[Any]:
+        from minfer_jax.integrations.lm_eval import MinferLM
+
+        return ask_harness(MinferLM(self.runtime), method, requests)
+
+    def compile_seconds(self) -> float:
+        """Of all programs of this process so far."""
+        return sum(program.compile_seconds for program in self.runtime.cache_info().programs.values())
+
     def _session(self, n: int) -> Any:
         from minfer_jax.profiling.workload import Session
 
@@ -106,16 +139,24 @@ class LlamaCpp:
         llm, out = self.llm, []
         for context, continuation in pairs:
             n = len(llm.tokenize(context.encode()))
-            ids = llm.tokenize((context + continuation).encode())
-            seen = llm.input_ids[: llm.n_tokens].tolist()
-            llm.reset()
-            llm.n_tokens = llm.longest_token_prefix(seen, ids[:-1]) if reuse else 0
-            llm.eval(ids[llm.n_tokens : -1])
-            logits = llm.scores[n - 1 : len(ids) - 1]
-            top = logits.max(-1)
-            sums = top + np.log(np.exp(logits - top[:, None]).sum(-1))
-            out.append((ids[n:], (logits[np.arange(len(ids) - n), ids[n:]] - sums).tolist()))
+            out.append(self._logprobs(llm.tokenize((context + continuation).encode()), n, reuse))
         return out
+
+    def texts(self, texts: list[str]) -> Logprobs:
+        """Of each text, all ids but the one that nothing stands before."""
+        return [self._logprobs(self.llm.tokenize(text.encode()), 1) for text in texts]
+
+    def _logprobs(self, ids: list[int], n: int, reuse: bool = False) -> tuple[list[int], list[float]]:
+        """The ids from number n on, and their log-probabilities."""
+        llm = self.llm
+        seen = llm.input_ids[: llm.n_tokens].tolist()
+        llm.reset()
+        llm.n_tokens = llm.longest_token_prefix(seen, ids[:-1]) if reuse else 0
+        llm.eval(ids[llm.n_tokens : -1])
+        logits = llm.scores[n - 1 : len(ids) - 1]
+        top = logits.max(-1)
+        sums = top + np.log(np.exp(logits - top[:, None]).sum(-1))
+        return ids[n:], (logits[np.arange(len(ids) - n), ids[n:]] - sums).tolist()
 
     def _likeliest(self) -> int:
         import llama_cpp  # pyright: ignore[reportMissingImports]
@@ -124,7 +165,32 @@ class LlamaCpp:
         return int(np.ctypeslib.as_array(logits, (self.llm.n_vocab(),)).argmax())
 
 
-SIDES = {"minfer-jax": MinferJax, "llama.cpp": LlamaCpp}
+class HF:
+    """The ``hf`` model of lm-evaluation-harness: transformers on the file's weights, expanded to float32."""
+
+    def load(self, path: str, options: dict[str, Any]) -> dict[str, str]:
+        from importlib.metadata import version
+
+        from lm_eval.models.huggingface import HFLM
+
+        file = Path(path)
+        self.lm = HFLM(pretrained=str(file.parent), gguf_file=file.name, dtype="float32", device="cpu", **options)
+        return {name: version(name) for name in ("lm_eval", "transformers", "torch")}
+
+    def in_harness(self, method: str, requests: list[tuple[str, ...]]) -> list[Any]:
+        return ask_harness(self.lm, method, requests)
+
+
+def ask_harness(lm: Any, method: str, requests: list[tuple[str, ...]]) -> list[Any]:
+    """What a model of lm-evaluation-harness answers to ``loglikelihood`` of (context, continuation), or to
+    ``loglikelihood_rolling`` of (text,)."""
+    from lm_eval.api.instance import Instance
+
+    asked = [Instance(method, {}, tuple(request), i, ("benchmark", i, 1)) for i, request in enumerate(requests)]
+    return getattr(lm, method)(asked, disable_tqdm=True)
+
+
+SIDES = {"minfer-jax": MinferJax, "llama.cpp": LlamaCpp, "hf": HF}
 
 
 class Worker:

@@ -31,23 +31,23 @@ from typing import Any
 import numpy as np
 from gguf import GGUFReader
 
-from benchmarks.cpu_sides import SIDES, TICKS, Logprobs, Pairs, Worker
+from benchmarks.cpu_sides import TICKS, Logprobs, Pairs, Worker
 from benchmarks.interleaved import interleaved
 from benchmarks.record import write_record
 from benchmarks.requantise import q4_0
+from benchmarks.scoring_work import ordinary_words
 from minfer_jax.hub import resolve
 
-OURS, PEER = SIDES
+SIDES = OURS, PEER = "minfer-jax", "llama.cpp"
 MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b", "qwen2.5-coder-0.5b@q4_0")
 LOADING = ("implementation", "dtype", "precision")
 STEPS = ("imports", "load", "first_token")
 N_DECODE, N_PROMPTS = 128, (128, 512)
-TEXT = Path(__file__).parent.parent / "tests" / "data" / "perplexity_text.txt"
 
 
 def questions() -> Pairs:
     """200 (context, continuation): 50 contexts of about 30 to 110 tokens, each with what follows and three others."""
-    words = [word for word in TEXT.read_text().split() if word.strip('.,;:()"').isalpha()]
+    words = ordinary_words()
     rng = random.Random(0)
     pairs = []
     for i in range(50):

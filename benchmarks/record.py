@@ -27,10 +27,15 @@ def write_record(name: str, results: Any, partial: bool = False) -> Path:
         "versions": {"minfer-jax": __version__}
         | {package: version(package) for package in ("jax", "jaxlib", "numpy", "gguf")},
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "command": " ".join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
+        "command": " ".join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *map(_portable, sys.argv[1:])]),
         "results": results,
     }
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}{'_partial' if partial else ''}.json"
     path.write_text(json.dumps(record, indent=1) + "\n")
     return path
+
+
+def _portable(argument: str) -> str:
+    """An argument without the folders of this machine."""
+    return Path(argument).name if argument.startswith("/") else argument

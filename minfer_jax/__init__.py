@@ -5,6 +5,7 @@ model = mj.load("smollm2-135m")
 scores = mj.score(model, [("The capital of France is", " Paris")])
 """
 
+from minfer_jax import viz
 from minfer_jax.errors import (
     ArgumentError,
     ChatTemplateError,
@@ -16,6 +17,7 @@ from minfer_jax.errors import (
     UnsupportedError,
 )
 from minfer_jax.generation import Generation, TextStream, generate, generate_batch, stream
+from minfer_jax.gguf.requantize import requantize
 from minfer_jax.load import load
 from minfer_jax.model import Model
 from minfer_jax.models import Config, KVCache, Params, forward, hidden_states, init_cache, token_logprobs
@@ -23,6 +25,8 @@ from minfer_jax.quant import QuantTensor, matmul
 from minfer_jax.runtime import CacheInfo, Runtime, TraceRecord
 from minfer_jax.sampling import Sampler
 from minfer_jax.scoring import (
+    Columns,
+    DatasetScores,
     KLDivergence,
     MultipleChoice,
     Perplexity,
@@ -34,6 +38,7 @@ from minfer_jax.scoring import (
     perplexity,
     save_reference,
     score,
+    score_dataset,
     score_stream,
     score_texts,
     score_tokens,
@@ -44,8 +49,10 @@ __all__ = [
     "ArgumentError",
     "ChatTemplateError",
     "CacheInfo",
+    "Columns",
     "Config",
     "ContextLengthError",
+    "DatasetScores",
     "GGUFError",
     "Generation",
     "KLDivergence",
@@ -77,13 +84,16 @@ __all__ = [
     "multiple_choice",
     "multiple_choice_batch",
     "perplexity",
+    "requantize",
     "save_reference",
     "score",
+    "score_dataset",
     "score_stream",
     "score_texts",
     "score_tokens",
     "stream",
     "token_logprobs",
+    "viz",
 ]
 
 __version__ = "0.1.0"

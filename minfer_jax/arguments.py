@@ -19,7 +19,7 @@ def check_iterable(name: str, value: Any) -> Iterator[Any]:
             return iter(value)
     except TypeError:  # asked, not told by its type: an array of no dimension says that it can be iterated
         pass
-    raise ArgumentError(f"{name} is {value!r:.80}; give a list or another ordered iterable")
+    raise ArgumentError(f"{name} is {value!r:.80}; give a list of them, or another ordered iterable")
 
 
 def check_integer(name: str, value: Any, at_least: int) -> int:

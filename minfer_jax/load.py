@@ -70,7 +70,11 @@ def load(
     tokenizer = Tokenizer.from_metadata(file.metadata, pre=pre)
     params = load_params(file.tensors, config, file.name, numerics.implementation, numerics.dtype)
     dtypes = {"dense": numerics.dtype, "pallas": "packed+float16"}
-    about = {"implementation": numerics.implementation, "dtype": dtypes.get(numerics.implementation, "packed")}
+    about = {
+        "pre": tokenizer.pre,
+        "implementation": numerics.implementation,
+        "dtype": dtypes.get(numerics.implementation, "packed"),
+    }
     if numerics.implementation == "ffi":
         about |= {"precision": "exact" if numerics.exact else "default", "instruction_set": instruction_set()}
         params = params.with_exact_products(numerics.exact)
@@ -83,6 +87,7 @@ def _provenance(file: GGUFFile, config: Config) -> dict[str, Any]:
         "bytes": file.size,
         "architecture": config.arch,
         "quantisation": file.type_counts(),
+        "n_ctx": config.n_ctx,
         "backend": jax.default_backend(),
         "versions": {package: _version(package) for package in ("minfer-jax", "jax", "gguf", "numpy")},
     }

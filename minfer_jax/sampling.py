@@ -189,6 +189,29 @@ def argmax(z: jax.Array) -> jax.Array:
     return jnp.where(z == z.max(-1, keepdims=True), ids, z.shape[-1] - 1).min(-1)
 
 
+def likeliest(z: jax.Array, logits: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """What a greedy step asks of each row, in two passes over the vocabulary: z and logits float32 [B, V] ->
+    (``argmax(z)`` int32, its log-probability by ``logits``, whether these and the largest z are finite), [B] each.
+
+    On a GPU every reduction that stands alone costs two launches.
+    """
+
+    def largest(a: tuple, b: tuple) -> tuple:
+        return tuple(map(jax.lax.max, a, b))
+
+    least = jnp.float32(-jnp.inf)
+    peak, top, size = jax.lax.reduce((z, logits, jnp.abs(logits)), (least, least, least), largest, (1,))
+
+    def step(a: tuple, b: tuple) -> tuple:
+        return jax.lax.min(a[0], b[0]), jax.lax.add(a[1], b[1])
+
+    last = jnp.int32(z.shape[-1] - 1)
+    ids = jnp.where(z == peak[:, None], jnp.arange(z.shape[-1], dtype=jnp.int32), last)
+    token, total = jax.lax.reduce((ids, jnp.exp(logits - top[:, None])), (last, jnp.float32(0)), step, (1,))
+    own = jnp.take_along_axis(logits, token[:, None], 1)[:, 0]
+    return token, own - top - jnp.log(total), jnp.isfinite(size) & jnp.isfinite(peak)
+
+
 def _keep_heaviest(z: jax.Array, weights: jax.Array, target: jax.Array) -> jax.Array:
     """Keep the largest logits of each row whose weights reach ``target`` [B]; the others become -inf.
 

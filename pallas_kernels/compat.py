@@ -52,9 +52,12 @@ def multiprocessors() -> int:
 
 @cache
 def mosaic(name: str = "") -> Any:
-    """A module of Mosaic GPU by name: "" (Pallas), "utils", or a dialect ("arith", "llvm", "scf", "gpu"), or "ir"."""
+    """A module of Mosaic GPU by name: "" (its Pallas), "pallas" (what devices share), "utils", or a dialect ("arith",
+    "llvm", "scf", "gpu"), or "ir"."""
     if name == "":
         return import_module("jax.experimental.pallas.mosaic_gpu")
+    if name == "pallas":
+        return import_module("jax.experimental.pallas")
     if name == "utils":
         return import_module("jax.experimental.mosaic.gpu.utils")
     return import_module("jaxlib.mlir.ir" if name == "ir" else f"jaxlib.mlir.dialects.{name}")

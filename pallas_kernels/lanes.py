@@ -13,6 +13,8 @@ from pallas_kernels.compat import mosaic
 
 Value = Any  # an MLIR value
 
+_MOST_TRIES = 1 << 24  # each takes some 0.5 us
+
 
 def i32() -> Any:
     return mosaic("ir").IntegerType.get_signless(32)
@@ -122,6 +124,11 @@ def select(condition: Value, a: Value, b: Value) -> Value:
 def both(a: Value, b: Value) -> Value:
     """i1 and i1."""
     return mosaic("arith").andi(a, b)
+
+
+def either(a: Value, b: Value) -> Value:
+    """i1 or i1."""
+    return mosaic("arith").ori(a, b)
 
 
 def flag(condition: Value) -> Value:
@@ -275,6 +282,48 @@ def store_global(address: Value, value: Value) -> None:
     ptx("st.global.b32 [$0], $1;", address, value)
 
 
+def load_mail(addresses: Sequence[Value], valid: Sequence[Value], n: int, tag: Value) -> list[list[Value]]:
+    """From each address, n (1 or 4) float32 that carry that tag, once they do; zeros where valid (i1) is false.
+
+    A number and its tag are one word of 64 bits, which is read and written whole, so no other order of memory is
+    relied on. All words are asked for together. Gives up after some seconds, by a trap.
+    """
+    llvm = mosaic("llvm")
+    count, pieces = len(addresses), n // 2 or 1
+    tag_at, address_at = n * count, n * count + 1
+    start, ask, check = [], [], []
+    for i in range(count):
+        start.append(f"setp.ne.b32 v{i}, ${address_at + count + i}, 0;")
+        for piece in range(pieces):
+            words = [f"w{i}_{piece * 2 + j}" for j in range(min(n, 2))]
+            start += [f"mov.b64 {word}, {{z, ${tag_at}}};" for word in words]
+            target, kind = (words[0], "") if n == 1 else (f"{{{', '.join(words)}}}", ".v2")
+            ask.append(f"@v{i} ld.relaxed.gpu.global{kind}.b64 {target}, [${address_at + i}+{16 * piece}];")
+            for j, word in enumerate(words):
+                out = n * i + piece * 2 + j
+                check.append(f"mov.b64 {{${out}, t}}, {word}; xor.b32 t, t, ${tag_at}; or.b32 m, m, t;")
+    words = ", ".join(f"w{i}_{j}" for i in range(count) for j in range(n))
+    text = (
+        f"{{ .reg .pred p, v<{count}>; .reg .b64 {words}; .reg .b32 z, t, m, tries; mov.b32 z, 0; mov.b32 tries, 0;"
+        f" {' '.join(start)} $$L_mail_${{:uid}}: mov.b32 m, 0; {' '.join(ask)} {' '.join(check)}"
+        f" add.u32 tries, tries, 1; setp.gt.u32 p, tries, {_MOST_TRIES}; @p trap;"
+        " setp.ne.b32 p, m, 0; @p bra $$L_mail_${:uid}; }"
+    )
+    constraints = ",".join(["=&r"] * (n * count) + ["r"] + ["l"] * count + ["r"] * count)
+    types = [i32()] * (n * count)
+    whole = i32() if n * count == 1 else llvm.StructType.get_literal(types)
+    operands = [tag, *addresses, *(flag(v) for v in valid)]
+    done = llvm.inline_asm(whole, operands, text, constraints, has_side_effects=True, convergent=True)
+    flat = [done] if n * count == 1 else [llvm.extractvalue(i32(), done, [i]) for i in range(n * count)]
+    return [[as_float(x) for x in flat[n * i : n * i + n]] for i in range(count)]
+
+
+def store_mail(address: Value, value: Value, tag: Value) -> None:
+    """A float32 with its tag, for :func:`load_mail` of any block."""
+    text = "{ .reg .b64 w; mov.b64 w, {$1, $2}; st.relaxed.gpu.global.b64 [$0], w; }"
+    ptx(text, address, as_int(value), tag)
+
+
 def load_shared(address: Value, n: int, at: int = 0, real: bool = False) -> list[Value]:
     """n = 1, 2 or 4 words at address + at, as i32 or f32."""
     kind, names = _vector(n)
@@ -294,13 +343,13 @@ def store_shared(address: Value, *values: Value, at: int = 0) -> None:
 
 
 def thread() -> Value:
-    gpu = mosaic("gpu")
-    return mosaic("arith").index_cast(i32(), gpu.thread_id(gpu.Dimension.x))
+    """Read anew at each call, so that the compiler keeps what follows from it near to its use, not in registers."""
+    return ptx("mov.u32 $0, %tid.x;", result=i32(), effect=True)
 
 
 def cta() -> Value:
-    gpu = mosaic("gpu")
-    return mosaic("arith").index_cast(i32(), gpu.block_id(gpu.Dimension.x))
+    """As :func:`thread`."""
+    return ptx("mov.u32 $0, %ctaid.x;", result=i32(), effect=True)
 
 
 def warp_of(thread: Value) -> Value:
@@ -318,6 +367,11 @@ def neighbour(a: Value, distance: int) -> Value:
 def barrier() -> None:
     """All threads of the block."""
     ptx("bar.sync 0;", convergent=True)
+
+
+def group_barrier(index: Value, threads: int) -> None:
+    """The threads of a group of that size; groups that wait at a time have different indices, of 1 to 15."""
+    ptx(f"bar.sync $0, {threads};", index, convergent=True)
 
 
 def warp_barrier() -> None:
@@ -363,6 +417,11 @@ def init_transfer_barrier(address: Value) -> None:
 def fence_transfer_barriers() -> None:
     """Initialised mbarriers become visible to the copy engine."""
     ptx("fence.mbarrier_init.release.cluster;")
+    ptx("fence.proxy.async.shared::cta;")
+
+
+def fence_copies() -> None:
+    """What this thread wrote to shared memory comes before later copies, if a barrier stands between them."""
     ptx("fence.proxy.async.shared::cta;")
 
 

@@ -1,5 +1,6 @@
 """Fixtures shared by the suite: the real models, fetched once into the user cache, as paths and loaded; tiny ones."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ from minfer_jax.native import library
 from tests.tiny.fixtures import tiny_gguf, tiny_golden
 
 __all__ = ["tiny_gguf", "tiny_golden"]
+
+# Started in the background of a script, it would be ignored here, and in the processes that tests send it to.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 library()  # where it was not built, that is said once, before any test looks at what is written
 

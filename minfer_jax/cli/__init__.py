@@ -8,13 +8,14 @@ import argparse
 import contextlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
-
-import jax
+from types import FrameType
 
 from minfer_jax import __version__
 from minfer_jax.cli import bench, chat, demo, dot, eval, generate, info, kl, perplexity, requantize, score, trace
+from minfer_jax.display.text import printable
 from minfer_jax.errors import MinferError
 
 _COMMANDS = {
@@ -43,22 +44,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown and "unknown" not in args:
         args.command.error(f"unrecognized arguments: {' '.join(unknown)}")
     args.unknown = unknown
+    interrupts: list[int] = []
     try:
-        with _log_lines(args.verbose):
+        with _log_lines(args.verbose), _noting(interrupts):
             return args.run(args)
-    except MinferError as error:
-        _complain("error: " + " ".join(str(error).split("\n")))
-        return 1
-    except (MemoryError, jax.errors.JaxRuntimeError) as error:
-        if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        _complain(f"error: out of memory: {str(error).splitlines()[0]}; ask for less at once")
-        return 1
     except KeyboardInterrupt:
         _complain("interrupted")
         return _INTERRUPTED
     except BrokenPipeError:
         return _NO_READER
+    except Exception as error:
+        if interrupts:  # which a library made another error of
+            _complain("interrupted")
+            return _INTERRUPTED
+        if isinstance(error, MinferError):
+            _complain("error: " + " ".join(str(error).split("\n")))
+            return 1
+        if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+            _complain(f"error: out of memory: {str(error).splitlines()[0]}; ask for less at once")
+            return 1
+        raise
     finally:
         _settle_stdout()
 
@@ -84,11 +89,29 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 @contextlib.contextmanager
+def _noting(interrupts: list[int]) -> Iterator[None]:
+    """Each Ctrl-C is noted before it is raised."""
+
+    def note(number: int, frame: FrameType | None) -> None:
+        interrupts.append(number)
+        signal.default_int_handler(number, frame)
+
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # the program around this has its own
+        yield
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextlib.contextmanager
 def _log_lines(verbosity: int) -> Iterator[None]:
     """The package's log as lines on stderr: warnings, with -v information, with -vv all."""
     logger = logging.getLogger("minfer_jax")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("minfer-jax: %(message)s"))
+    handler.setFormatter(_Lines("minfer-jax: %(message)s"))
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel((logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)])
@@ -97,6 +120,13 @@ def _log_lines(verbosity: int) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
+
+
+class _Lines(logging.Formatter):
+    """Messages without commands to the terminal, which a file's name may hold."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return printable(super().formatMessage(record))
 
 
 def _settle_stdout() -> None:
@@ -109,4 +139,4 @@ def _settle_stdout() -> None:
 
 
 def _complain(line: str) -> None:
-    print(f"minfer-jax: {line}", file=sys.stderr)
+    print(f"minfer-jax: {printable(line)}", file=sys.stderr)

@@ -11,7 +11,8 @@ from typing import Any
 
 from minfer_jax.cli import options
 from minfer_jax.cli.score import print_tokens
-from minfer_jax.cli.text import print_json, print_table, quoted, write
+from minfer_jax.cli.text import print_json, print_table, write
+from minfer_jax.display.text import quoted
 from minfer_jax.generation import stream
 from minfer_jax.hub import resolve
 from minfer_jax.load import load

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     given, _ = own.parse_known_args(args.unknown)
     if given.model is not None:
         options.wrong_usage(args, "--model is always minfer_jax here; give the file as MODEL, before all options")
-    if given.tasks is None and given.config is None:
+    if not any(given.tasks or ()) and given.config is None:
         options.wrong_usage(args, "--tasks is missing; lm-eval ls tasks shows them")
     names = ("n_ctx", "implementation", "dtype", "precision", "pre")
     loading = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
@@ -74,9 +74,7 @@ def _run_harness(arguments: list[str], verbosity: int) -> None:
 
         importlib.import_module("minfer_jax.integrations.lm_eval")  # which registers the model
     except ImportError as error:
-        raise UnsupportedError(
-            f"the evaluation harness cannot be imported ({error}); pip install 'minfer-jax[eval]', or lm_eval"
-        ) from error
+        raise UnsupportedError(f"the evaluation harness cannot be imported ({error}); pip install lm_eval") from error
     # Its bootstrap of errors forks, which a process with JAX's threads must not.
     os.environ.setdefault("DISABLE_MULTIPROC", "1")
     try:

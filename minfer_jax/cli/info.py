@@ -10,7 +10,8 @@ from typing import Any
 
 from minfer_jax import hub
 from minfer_jax.cli import options
-from minfer_jax.cli.text import print_json, print_table, quoted, write
+from minfer_jax.cli.text import print_json, print_table, write
+from minfer_jax.display.text import quoted
 from minfer_jax.errors import MinferError
 from minfer_jax.gguf import GGUFFile, open_gguf
 from minfer_jax.models.metadata import read_config
@@ -65,7 +66,7 @@ def describe(file: GGUFFile, pre: str | None = None) -> tuple[dict[str, Any], li
         "licence": metadata.get("general.license"),
         "architecture": metadata.get("general.architecture"),
         "parameters": file.n_parameters,
-        "bits_per_weight": sum(8 * t.data.nbytes for t in file.tensors.values()) / max(file.n_parameters, 1),
+        "bits_per_weight": file.bits_per_weight,
         "quantisation": file.type_counts(),
     }
     problems: list[str] = []

@@ -11,11 +11,12 @@ With both, --save PATH keeps those of the reference, which is freed before MODEL
 """
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from minfer_jax.cli import options
-from minfer_jax.cli.perplexity import print_facts
-from minfer_jax.cli.text import print_json, read_text
+from minfer_jax.cli.text import print_json, print_table, read_text
+from minfer_jax.files import check_target
 from minfer_jax.model import Model
 from minfer_jax.scoring import KLDivergence, Perplexity, kl_divergence, save_reference
 from minfer_jax.scoring.reference_file import is_reference
@@ -36,17 +37,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     given, target = args.reference, args.save
     is_saved = given is not None and is_reference(given)
+    if target is not None:
+        check_target(target, *(Path(name) for name in (args.model, args.file, given) if name is not None))
     if is_saved and target is not None:
         options.wrong_usage(args, "--save has nothing to write: the reference is a saved one")
     if args.file is None and not is_saved:
-        options.wrong_usage(args, "give FILE: only a saved reference knows its text")
+        options.wrong_usage(args, f"give FILE: {given} is no saved reference, which alone knows its text")
     text = "" if args.file is None else read_text(args.file)
     how = {"max_chunks": args.max_chunks, "parse_special": args.parse_special}
     if given is None:
         if target is None:
             options.wrong_usage(args, "give --reference, or --save to make one")
         model = options.load_model(args)
-        _show(args, save_reference(model, text, target, args.n_ctx, **how), {"model": model.provenance})
+        _show(args, save_reference(model, text, target, args.n_ctx, **how), {"model": model.identity()})
         return 0
     reference: Model | str = given if is_saved else options.load_model(args, name=given)
     if isinstance(reference, Model) and target is not None:
@@ -60,11 +63,5 @@ def run(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace, result: KLDivergence | Perplexity, more: dict[str, Any]) -> None:
     if args.json:
         print_json(result.to_dict() | more)
-        return
-    facts = result.to_dict()
-    for name in ("model", "reference"):
-        if name in facts:
-            about = facts[name]
-            how = ", ".join(about[key] for key in ("implementation", "dtype", "written_by") if key in about)
-            facts[name] = f"{', '.join(about['file'])} ({how})"
-    print_facts(facts, percent=("same_top", "rms_delta_p", "mean_delta_p"))
+    else:
+        print_table(result.facts().items())

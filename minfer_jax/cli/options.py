@@ -88,14 +88,13 @@ def batch_size(args: argparse.Namespace) -> int:
 def load_model(args: argparse.Namespace, n_ctx: int | None = None, name: str | None = None) -> Model:
     """The model that ``args`` ask for, or another loaded in the same way; n_ctx: its context window, None: as in
     training."""
-    return load(
-        args.model if name is None else name,
-        implementation=args.implementation,
-        dtype=args.dtype,
-        precision=args.precision,
-        n_ctx=n_ctx,
-        pre=args.pre,
-    )
+    return load(args.model if name is None else name, **loading(args, n_ctx))
+
+
+def loading(args: argparse.Namespace, n_ctx: int | None = None) -> dict[str, Any]:
+    """Keyword arguments of ``load`` from the options of :func:`add_loading`."""
+    given = {name: getattr(args, name) for name in ("implementation", "dtype", "precision", "pre")}
+    return given | {"n_ctx": n_ctx}
 
 
 def add_generation(parser: argparse.ArgumentParser, max_tokens: int) -> None:

@@ -7,8 +7,6 @@ rolling: every token is scored once, in windows of N tokens (the model's own), a
 """
 
 import argparse
-from collections.abc import Sequence
-from typing import Any
 
 from minfer_jax.cli import options
 from minfer_jax.cli.text import print_json, print_table, read_text
@@ -35,29 +33,7 @@ def run(args: argparse.Namespace) -> int:
         model, text, args.n_ctx, args.protocol, max_chunks=args.max_chunks, parse_special=args.parse_special
     )
     if args.json:
-        print_json(result.to_dict() | {"model": model.provenance})
+        print_json(result.to_dict() | {"model": model.identity()})
     else:
-        print_facts(result.to_dict())
+        print_table(result.facts().items())
     return 0
-
-
-def print_facts(facts: dict[str, Any], percent: Sequence[str] = ()) -> None:
-    """A table of facts by name; a standard error, X_error (of the first, standard_error), goes behind its value.
-    percent: names of those that get a sign."""
-    first = next(iter(facts))
-    errors = {name: f"{name}_error" for name in facts} | {first: "standard_error"}
-    rows = []
-    for name, value in facts.items():
-        if value is None or name in errors.values():
-            continue
-        shown = _shown(value)
-        if (error := facts.get(errors[name])) is not None:
-            shown += f" +/- {_shown(error)}"
-        rows.append((name.replace("_", " "), shown + " %" * (name in percent)))
-    print_table(rows)
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.4f}" if abs(value) >= 0.1 or value == 0 else f"{value:.4g}"
-    return str(value)

@@ -7,9 +7,7 @@ What the quantisation of IN has lost stays lost: start from the largest file the
 """
 
 import argparse
-import math
 
-from minfer_jax import hub
 from minfer_jax.cli import options
 from minfer_jax.cli.text import print_json, print_table
 from minfer_jax.gguf.requantize import requantize, writable_types
@@ -23,13 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    file = requantize(hub.resolve(args.model), args.output, args.type)
-    n_bits = 8 * sum(tensor.data.nbytes for tensor in file.tensors.values())
+    file = requantize(args.model, args.output, args.type)
     facts = {
         "file": args.output,
         "bytes": file.size,
-        "parameters": sum(math.prod(tensor.shape) for tensor in file.tensors.values()),
-        "bits_per_weight": n_bits / max(file.n_parameters, 1),
+        "parameters": file.n_parameters,
+        "bits_per_weight": file.bits_per_weight,
         "quantisation": file.type_counts(),
         "sha256": file.sha256(),
     }

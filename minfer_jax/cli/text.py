@@ -1,13 +1,13 @@
-"""Text in and out: files and stdin as UTF-8, JSON, aligned tables."""
+"""Text in and out: files and stdin as UTF-8, JSON, tables."""
 
-import json
 import sys
-import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from minfer_jax.display.text import table_lines
 from minfer_jax.errors import ArgumentError, MinferError
+from minfer_jax.records import json_text
 
 
 def read_text(source: str) -> str:
@@ -24,12 +24,7 @@ def read_text(source: str) -> str:
 
 def print_json(value: Any) -> None:
     """One line of JSON on stdout, at once."""
-    text = json.dumps(value, ensure_ascii=False)
-    try:
-        text.encode(sys.stdout.encoding or "ascii")
-    except UnicodeEncodeError:
-        text = json.dumps(value)  # the same JSON, all but ASCII escaped
-    write(text + "\n")
+    write(json_text(value, sys.stdout.encoding or "ascii") + "\n")
 
 
 def write(text: str) -> None:
@@ -48,43 +43,6 @@ def write(text: str) -> None:
 
 
 def print_table(rows: Iterable[Sequence[Any]], header: Sequence[str] = ()) -> None:
-    """Aligned columns on stdout: numbers to the right, the rest to the left, no line longer than its content.
-
-    A string is shown on one line whatever it holds; see :func:`printable`.
-    """
-    values = [list(row) for row in rows]
-    cells = [[_cell(value) for value in row] for row in values]
-    lines = [list(header), *cells] if header else cells
-    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
-    numeric = [all(isinstance(row[i], int | float) for row in values) for i in range(len(widths))]
-    for line in lines:
-        padded = [
-            " " * (width - _width(cell)) + cell if right else cell + " " * (width - _width(cell))
-            for cell, width, right in zip(line, widths, numeric, strict=True)
-        ]
-        write("  ".join(padded).rstrip() + "\n")
-
-
-def printable(text: str) -> str:
-    """The text with line ends, terminal commands and the like written as escapes."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def quoted(text: str) -> str:
-    """The text between quotes, so that its spaces show."""
-    return f'"{printable(text)}"'
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.4f}"
-    return printable(str(value))
-
-
-def _width(text: str) -> int:
-    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
-    return len(text) + wide - sum(unicodedata.combining(c) != 0 for c in text)
+    """Aligned columns on stdout, see :func:`.display.text.table_lines`."""
+    for line in table_lines(rows, header):
+        write(line + "\n")

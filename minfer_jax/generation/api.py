@@ -36,6 +36,7 @@ class TextStream(Iterator[str]):
             raise
 
     def close(self) -> None:
+        """End generation here and free its cache; nothing more comes, and ``result`` stays None."""
         self._pieces.close()
         self._run.close()
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from minfer_jax.display.text import counted, quoted
 from minfer_jax.generation.stopping import StopMatcher
-from minfer_jax.records import Record
+from minfer_jax.records import TokenRecord
 from minfer_jax.tokenizer import StreamDecoder
 
 
 @dataclass(frozen=True)
-class Generation(Record):
+class Generation(TokenRecord):
     """A generated text.
 
     text: up to the stop string, if one was found; bytes of a character that was never completed are one U+FFFD.
@@ -44,6 +45,17 @@ class Generation(Record):
     def to_dict(self) -> dict[str, Any]:
         """All fields and ``usage``, ready for JSON."""
         return super().to_dict() | {"usage": self.usage}
+
+    def summary(self) -> str:
+        reason = self.finish_reason
+        if isinstance(self.stopped_by, str):
+            reason += f" at {quoted(self.stopped_by)}"
+        elif self.stopped_by is not None:
+            reason += f" at id {self.stopped_by}"
+        return f"{counted(len(self.tokens), 'token')} after {self.n_prompt:,}, {reason}"
+
+    def __str__(self) -> str:
+        return f"Generation: {self.summary()}: {quoted(self.text)}"
 
 
 class Row:

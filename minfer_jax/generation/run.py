@@ -48,6 +48,7 @@ class Run(Iterator[list[str]]):
             raise ArgumentError(f"sampler is {sampler!r}; give a minfer_jax.Sampler")
         self._seed = fresh_seed() if sampler.seed is None else sampler.seed
         self._name = model.file.name
+        self._tokenizer = model.tokenizer
         self._where = where
         vocab = model.config.vocab_size
         settings = sampler.settings(vocab, self._seed)
@@ -118,4 +119,4 @@ class Run(Iterator[list[str]]):
         return self.results()
 
     def results(self) -> list[Generation]:
-        return [row.result(self._seed) for row in self._rows]
+        return [row.result(self._seed).read_by(self._tokenizer) for row in self._rows]

@@ -39,7 +39,7 @@ class GGUFFile:
         pairs: dict[str, tuple[int, int]],
     ) -> None:
         self.paths = paths
-        self.size = sum(len(mapped) for mapped in maps)
+        self.size: int = sum(len(mapped) for mapped in maps)
         self.version = version
         self.metadata = metadata
         self.tensors = tensors
@@ -56,6 +56,11 @@ class GGUFFile:
     def n_parameters(self) -> int:
         """Number of weights in all tensors together."""
         return sum(math.prod(tensor.shape) for tensor in self.tensors.values())
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Bits that a weight takes on average, over all tensors."""
+        return 8 * sum(tensor.data.nbytes for tensor in self.tensors.values()) / max(self.n_parameters, 1)
 
     def type_counts(self) -> dict[str, int]:
         """How many tensors have each type, by the type's name, the most frequent first."""

@@ -30,7 +30,7 @@ class Metadata(Mapping[str, Any]):
 
     def __init__(self, values: Mapping[str, Any], source: str = "metadata") -> None:
         self._values = dict(values)
-        self.source = source
+        self.source: str = source
 
     def __getitem__(self, key: str) -> Any:
         return self._values[key]

@@ -6,13 +6,15 @@ import os
 import struct
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGUF_MAGIC, GGUF_VERSION, GGMLQuantizationType, GGUFValueType, LlamaFileType
 from gguf.constants import GGML_QUANT_VERSION
 from gguf.quants import dequantize, quantize
 
-from minfer_jax.errors import ArgumentError, NumericsError, UnsupportedError, naming
+from minfer_jax import hub
+from minfer_jax.errors import NumericsError, UnsupportedError, naming
 from minfer_jax.files import check_target, written_whole
 from minfer_jax.gguf.cursor import shown
 from minfer_jax.gguf.file import GGUFFile, open_gguf
@@ -44,12 +46,13 @@ def writable_types() -> tuple[str, ...]:
 
 
 def requantize(
-    source: str | os.PathLike[str], target: str | os.PathLike[str], type: str, *, progress: bool | None = None
+    source: str | Path, target: str | os.PathLike[str], type: str, *, progress: bool | None = None
 ) -> GGUFFile:
     """Write a model with its matrices in another type, and open what was written.
 
-    source: as for ``open_gguf``; the parts of a split model become one file. target: replaced if it is there, and
-        written whole or not at all. type: one of :func:`writable_types`, such as "Q4_0", in upper or lower case.
+    source: a path or a name, as for ``load``; the parts of a split model become one file. target: replaced if it is
+        there, and written whole or not at all. type: one of :func:`writable_types`, such as "Q4_0", in upper or lower
+        case. progress: show a bar; None: on a terminal.
 
     Every tensor of two or more dimensions becomes ``gguf.quants.quantize(gguf.quants.dequantize(tensor), type)``; but
     the head (or the embedding that is one) becomes Q8_0 where ``type`` has fewer bits, for llama-quantize spares it,
@@ -61,10 +64,8 @@ def requantize(
     NumericsError (a weight that is not finite or too large for the type), MinferError (target cannot be written).
     """
     kind = _writable(type)
-    path = check_target(target)
-    file = open_gguf(source)
-    if any(path.exists() and path.samefile(part) for part in file.paths):
-        raise ArgumentError(f"{path}: is the model that is read; give another file to write")
+    file = open_gguf(hub.resolve(source))
+    path = check_target(target, *file.paths)
     kinds = {name: _wanted(tensor, kind, file) for name, tensor in file.tensors.items()}
     if left := [name for name, wanted in kinds.items() if file.tensors[name].shape[-1] % GGML_QUANT_SIZES[wanted][0]]:
         kinds |= {name: file.tensors[name].type for name in left}

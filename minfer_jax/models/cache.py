@@ -23,6 +23,7 @@ class KVCache:
 
     @property
     def length(self) -> int:
+        """Positions that each row has room for."""
         return self.k.shape[3]
 
     def __repr__(self) -> str:

@@ -27,9 +27,14 @@ class Rope:
 class Config:
     """Shape and arithmetic of a decoder-only transformer.
 
+    arch: the file's ``general.architecture``. d_model: width of the residual stream. d_ff: width of the gated
+        feed-forward. n_kv_heads: heads of keys and values, each shared by n_heads / n_kv_heads queries. head_dim: of
+        all heads. rms_eps: of every RMSNorm. activation: "silu", or "gelu" in its tanh form.
+    attention_scale: what scores are multiplied by. embedding_scale: what embeddings are multiplied by.
     windows: per layer, how many positions back a token may look, itself included (0: no limit).
     rope_tables: per layer, which of ``rope.bases`` rotates it. n_ctx: the window that scoring and generation use, at
-    most n_ctx_train unless the caller asked for more. Softcaps of 0.0 are off.
+    most n_ctx_train unless the caller asked for more. attention_softcap, final_softcap: of attention scores and of
+    logits, 0.0 is off.
     """
 
     arch: str

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from minfer_jax.errors import ArgumentError
-from minfer_jax.models import attention, decode_attention, head, native_attention
+from minfer_jax.models import attention, decode_attention, decode_layers, head, native_attention
 from minfer_jax.models.blocks import add_projection, feed_forward, project_heads, project_qkv
 from minfer_jax.models.cache import KVCache
 from minfer_jax.models.config import Config
@@ -97,6 +97,9 @@ def hidden_states(
 
     x = params.embedding.take(tokens) * config.embedding_scale  # [B, T, D]
     rotations = angles(params.rope_freqs, positions, magnitude(config.rope))
+    if tail_ids is None and decode_layers.serves(params, config, x, cache):
+        x, cache = decode_layers.add_layers(params, config, x, *rotations, positions, cache)
+        return rms_norm(x, params.final_norm, config.rms_eps), cache
     windows, tables = np.array(config.windows, np.int32), np.array(config.rope_tables, np.int32)
 
     def add_attention(layer: Layer, index: jax.Array | int, x: jax.Array, cache: KVCache | None) -> tuple:
@@ -147,10 +150,11 @@ def _scan_layers(
     if count == 0:
         return x, cache
 
-    def step(carry: tuple, i: jax.Array) -> tuple[tuple, None]:
+    def step(i: jax.Array, carry: tuple) -> tuple:
         x, cache = carry
         layer = run.at(i)
         x, cache = add_attention(layer, first + i, x, cache)
-        return (feed_forward(layer, config, x, positions), cache), None
+        return feed_forward(layer, config, x, positions), cache
 
-    return jax.lax.scan(step, (x, cache), jnp.arange(count, dtype=jnp.int32))[0]
+    # The loop's own counter is the index, not an array of numbers: XLA then multiplies with weights where they lie.
+    return jax.lax.fori_loop(0, count, step, (x, cache))

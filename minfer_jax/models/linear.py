@@ -8,6 +8,7 @@ import numpy as np
 
 from minfer_jax.models import native_rows
 from minfer_jax.quant import Weight, matmul
+from minfer_jax.quant.dense_kernels import can_gate, gated
 from minfer_jax.quant.fragments import Fragments, takes
 from minfer_jax.quant.native_matmul import products
 
@@ -56,6 +57,8 @@ def linear(
         return [own.product(x, residual=residual)]
     if norm is not None:
         x = rms_norm(x, norm, eps)
+    if activation is not None and biases == [None, None] and residual is None and can_gate(x, weights[0], weights[1]):
+        return [gated(x, weights[0], weights[1], activation)]
     results = [matmul(x, w) for w in weights]
     results = [y if bias is None else y + bias for y, bias in zip(results, biases, strict=True)]
     if activation is not None:

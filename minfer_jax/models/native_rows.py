@@ -1,14 +1,16 @@
-"""Sums along rows by the native library: bit for bit the same for a row whatever the others are and however many.
+"""Work along rows by the native library: bit for bit the same for a row whatever the others are and however many.
 
-XLA's own take their order from the number of rows, and its exponentials and logarithms round differently at the end of
-a short vector.
+XLA's own sums take their order from the number of rows, and its exponentials and logarithms round differently at the
+end of a short vector.
 """
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from minfer_jax.native import ADD_EXP, RMS_NORM
+from minfer_jax.native import ADD_LOGITS, RMS_NORM
 from minfer_jax.native.call import native_call
 
 
@@ -18,9 +20,17 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
     return y
 
 
-def add_exp(x: jax.Array, peak: jax.Array, total: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Log-sum-exp along the last axis as it grows: x [N, K] float32, taken into the largest value so far and the sum of
-    exp(value - that), [N] each -> (peak, total, log(total))."""
-    one = jax.ShapeDtypeStruct(peak.shape, jnp.float32)
-    peak, total, log_total = native_call(ADD_EXP, [one] * 3, [x, peak, total])
-    return peak, total, log_total
+Sums = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
+"""Of the logits of N rows so far, [N] each: the largest, the sum of exp(logit - that), its logarithm, all float32, and
+the first token that has the largest, int32."""
+
+
+def add_logits(z: jax.Array, sums: Sums, span: tuple[Any, Any, Any]) -> Sums:
+    """The sums with more logits taken in: columns begin .. end of z [N, K] float32, which are of token ``first``
+    and those after it; span: (begin, end, first)."""
+    peak, total, _, best = sums
+    results = [*[jax.ShapeDtypeStruct(peak.shape, jnp.float32)] * 3, jax.ShapeDtypeStruct(best.shape, jnp.int32)]
+    peak, total, log_total, best = native_call(
+        ADD_LOGITS, results, [z, peak, total, best, jnp.stack([jnp.int32(place) for place in span])]
+    )
+    return peak, total, log_total, best

@@ -11,6 +11,7 @@ import jax
 
 from minfer_jax.quant import QuantTensor, Weight
 from minfer_jax.quant.fragments import Fragments
+from minfer_jax.quant.tensor import layer_of
 
 _STACKS = Weight | Fragments
 
@@ -49,15 +50,18 @@ class Layer:
         """Layer i >= 0 of a run; i may be traced."""
 
         def pick(stacked: Any) -> Any:
-            return stacked.layer(i) if isinstance(stacked, _STACKS) else stacked[i]
+            return stacked.layer(i) if isinstance(stacked, _STACKS) else layer_of(stacked, i)
 
         return jax.tree.map(pick, self, is_leaf=lambda x: isinstance(x, _STACKS))
 
 
 @dataclass(frozen=True)
 class Params:
-    """embedding [vocab, D]; runs: stacked layers in order; final_norm [D]; head [vocab, D], None when tied;
-    rope_freqs [tables, dim / 2]."""
+    """All weights of a model, a pytree, as ``load`` makes it.
+
+    embedding: [vocab, D]. runs: stacked layers in order. final_norm: [D]. head: [vocab, D], None when tied.
+    rope_freqs: [tables, dim / 2].
+    """
 
     embedding: QuantTensor
     runs: tuple[Layer, ...]

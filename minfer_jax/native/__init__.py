@@ -23,7 +23,7 @@ ATTENTION = "minfer_attention"
 """Custom call of models/native_attention.py."""
 
 RMS_NORM = "minfer_rms_norm"
-ADD_EXP = "minfer_add_exp"
+ADD_LOGITS = "minfer_add_logits"
 """Custom calls of models/native_rows.py."""
 
 _TARGETS = (  # custom call, symbol of its handler, platform
@@ -32,7 +32,7 @@ _TARGETS = (  # custom call, symbol of its handler, platform
     (MATMUL, "minfer_matmul", "cpu"),
     (ATTENTION, "minfer_attention", "cpu"),
     (RMS_NORM, "minfer_rms_norm", "cpu"),
-    (ADD_EXP, "minfer_add_exp", "cpu"),
+    (ADD_LOGITS, "minfer_add_logits", "cpu"),
 )
 
 _PATH = Path(__file__).with_name(f"libminfer{sysconfig.get_config_var('EXT_SUFFIX')}")

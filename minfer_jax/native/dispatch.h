@@ -29,10 +29,10 @@
 
 namespace minfer {
 
-// Along a row [n]: its RMSNorm, with a weight [n]; its exponentials, into a running sum (rows_kernel.h).
+// Along a row [n]: its RMSNorm, with a weight [n]; logits into a running log-sum-exp and argmax (rows_kernel.h).
 struct RowKernels {
   void (*norm)(const float* x, const float* weight, int64_t n, float eps, float* y);
-  void (*add_exp)(const float* x, int64_t n, float* peak, float* total);
+  void (*add_logits)(const float* z, int64_t n, int32_t id, float* peak, float* total, int32_t* best);
 };
 
 struct Kernels {

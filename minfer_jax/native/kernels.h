@@ -13,7 +13,7 @@
 namespace minfer::MINFER_ISA {
 
 constexpr Kernels make_kernels(const char* name) {
-  return {name, {kRows, bytes_per_row, prepare, takes, multiply}, kAttention, {norm_row, add_exp}};
+  return {name, {kRows, bytes_per_row, prepare, takes, multiply}, kAttention, {norm_row, add_logits}};
 }
 
 }  // namespace minfer::MINFER_ISA

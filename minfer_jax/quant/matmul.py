@@ -29,7 +29,7 @@ def _dense(x: jax.Array, w: Weight) -> jax.Array:
     """Plain weights as they are: float32 in full precision; 16-bit ones take x rounded to their own dtype."""
     if not isinstance(w, QuantTensor) or w.is_packed or w.is_tiled:
         raise UnsupportedError(f"implementation 'dense' needs plain weights in rows, not {w.format}: load with dense")
-    return _dot(x, w.planes["values"])
+    return _dot(x, w.values())
 
 
 def _xla(x: jax.Array, w: Weight) -> jax.Array:
@@ -43,7 +43,7 @@ def _pallas(x: jax.Array, w: Weight) -> jax.Array:
         raise UnsupportedError("implementation 'pallas' needs weights laid out for it: load with pallas")
     if w.fragments is not None and takes(x):
         return w.fragments.product(x)
-    return _dot(x, w.planes["values"])
+    return _dot(x, w.values())
 
 
 def _ffi(x: jax.Array, w: Weight) -> jax.Array:

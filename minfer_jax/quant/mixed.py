@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +29,7 @@ class MixedStack:
     format = "mixed formats"
     implementation = "ffi"
     is_packed = is_tiled = True
-    input_dtype = jnp.dtype(jnp.float32)
+    input_dtype: ClassVar[jnp.dtype] = jnp.dtype(jnp.float32)
     fragments = None
 
     @property

@@ -17,6 +17,14 @@ def lanes_of(implementation: str) -> int:
     return TILE if implementation == "ffi" else 1
 
 
+def layer_of(stack: Array, i: int | Array) -> Array:
+    """Element i >= 0 of a stack of arrays; i may be traced. XLA then hands a product a place in the stack; a negative
+    index, which means another one, would make it copy."""
+    if isinstance(i, int):
+        return stack[i]
+    return jax.lax.dynamic_index_in_dim(stack, i, keepdims=False, allow_negative_indices=False)
+
+
 @dataclass(frozen=True)
 class QuantTensor:
     """A matrix of N rows (outputs) and K columns (inputs), ``y = x @ w.T``, in one of the formats of the table.
@@ -28,7 +36,7 @@ class QuantTensor:
     shape: (N, K) of one matrix (static).
     implementation: which matrix product it was laid out for, see ``matmul.IMPLEMENTATIONS`` (static).
     exact: native products keep the input in float32, in place of 16-bit integers (static).
-    index: int32 scalar: this is only that matrix of the stack that the planes hold; None: all of it.
+    index: int32 scalar, or a number: this is only that matrix of the stack that the planes hold; None: all of it.
     fragments: the same matrix packed for GPU kernels, which take the input of decode steps; the planes serve others.
     """
 
@@ -37,11 +45,12 @@ class QuantTensor:
     shape: tuple[int, int]
     implementation: str
     exact: bool = False
-    index: Array | None = None
+    index: Array | int | None = None
     fragments: Fragments | None = None
 
     @property
     def is_packed(self) -> bool:
+        """Whether it is of a packed format, not of plain numbers."""
         return self.format in formats.PACKED
 
     @property
@@ -57,6 +66,7 @@ class QuantTensor:
 
     @property
     def is_tiled(self) -> bool:
+        """Whether its planes are laid out for the native kernels."""
         return self.row_step > 1
 
     @property
@@ -77,11 +87,10 @@ class QuantTensor:
         return sum(leaf.nbytes for leaf in jax.tree.leaves((self.planes, self.fragments)))
 
     def layer(self, i: int | jax.Array) -> "QuantTensor":
-        """Matrix i >= 0 of a stack; i may be traced. Tiled planes are not sliced, which would copy them."""
-        if self.is_tiled:
-            return replace(self, index=jnp.asarray(i, jnp.int32))
-        planes = {name: plane[i] for name, plane in self.planes.items()}
-        return replace(self, planes=planes, fragments=self.fragments and self.fragments.layer(i))
+        """Matrix i >= 0 of a stack; i may be traced. Planes are not sliced before they are used, since kernels take the
+        whole stack."""
+        index = jnp.asarray(i, jnp.int32) if self.is_tiled else i
+        return replace(self, index=index, fragments=self.fragments and self.fragments.layer(i))
 
     def values(self) -> jax.Array:
         """The weights [..., N, K] exactly: float32 from a packed format, else in the plain format's own dtype."""
@@ -109,7 +118,7 @@ class QuantTensor:
         return self._dequantize({name: plane[at] for name, plane in self._own_planes().items()}).astype(jnp.float32)
 
     def _own_planes(self) -> dict[str, Array]:
-        return self.planes if self.index is None else {name: p[self.index] for name, p in self.planes.items()}
+        return self.planes if self.index is None else {name: layer_of(p, self.index) for name, p in self.planes.items()}
 
     def _dequantize(self, planes: dict[str, Array]) -> jax.Array:
         """Planes [..., C] -> weights [..., K]."""

@@ -1,7 +1,10 @@
 """What a Runtime tells about its programs."""
 
 from dataclasses import dataclass
+from typing import Any
 
+from minfer_jax.display import html
+from minfer_jax.display.text import counted, table_lines
 from minfer_jax.records import Record
 from minfer_jax.runtime.keys import Shape, key_name
 from minfer_jax.runtime.program import Program
@@ -45,6 +48,30 @@ class CacheInfo(Record):
     compiles: int
     disk_hits: int
     evictions: int
+
+    def summary(self) -> str:
+        """One line on all programs."""
+        told = f"{self.compiles} compiled, {self.disk_hits} from disk, {self.evictions} dropped"
+        return f"{counted(len(self.programs), 'program')}: {told}"
+
+    def _tables(self) -> list[tuple[tuple[str, ...], list[tuple[Any, ...]]]]:
+        shapes = [(s.shape, s.bucket, s.runs, s.promoted, s.hits, s.failed) for s in self.shapes.values()]
+        programs = [
+            (name.partition("/")[2], p.calls, p.compile_seconds, p.from_disk, p.device_bytes, p.temp_bytes)
+            for name, p in self.programs.items()
+        ]
+        return [
+            (("shape", "bucket", "runs", "promoted", "hits", "failed"), shapes),
+            (("program", "calls", "compile s", "from disk", "bytes", "scratch bytes"), programs),
+        ]
+
+    def __str__(self) -> str:
+        tables = ["\n".join(["", *table_lines(rows, header)]) for header, rows in self._tables()]
+        return "\n".join([f"CacheInfo: {self.summary()}", *tables])
+
+    def _repr_html_(self) -> str:
+        tables = (html.table(rows, header) for header, rows in self._tables())
+        return html.block("CacheInfo", *tables, note=self.summary())
 
 
 def describe(cache: ProgramCache) -> CacheInfo:

@@ -14,7 +14,8 @@ class Call:
     """A program call under way: its results, the shape that was run, and what is to be told once they are read."""
 
     def __init__(self, out: Any, shape: Shape, tracer: Tracer, record: TraceRecord | None) -> None:
-        self.out, self.shape = out, shape
+        self.out: Any = out
+        self.shape: Shape = shape
         self._tracer, self._record = tracer, record
 
     def read(self, arrays: Any = None) -> Any:
@@ -32,7 +33,7 @@ class Call:
             self._tracer.emit(record)
 
 
-def traced_call(program: Program, args: tuple, tracer: Tracer, key: Key, run: int, promoted: bool) -> Call:
+def traced_call(program: Program, args: tuple[Any, ...], tracer: Tracer, key: Key, run: int, promoted: bool) -> Call:
     """Call a program, with a record of it if somebody wants one."""
     if not tracer.wanted:
         return Call(program(*args), program.shape, tracer, None)
@@ -50,6 +51,7 @@ def traced_call(program: Program, args: tuple, tracer: Tracer, key: Key, run: in
         promoted=promoted,
         splits=program.splits,
         kernels=program.kernels,
+        began_us=began * 1e6,
         dispatch_us=(dispatched - began) * 1e6,
         device_us=device_us,
     )

@@ -19,7 +19,7 @@ from minfer_jax.models.head import head_weight, logprobs_of
 from minfer_jax.models.params import Params
 from minfer_jax.runtime.jitted import COMPILER_OPTIONS
 from minfer_jax.runtime.readback import Route, deliver
-from minfer_jax.sampling import Settings, adjust_logits, argmax, sample
+from minfer_jax.sampling import Settings, adjust_logits, argmax, likeliest, sample
 
 NO_TOKEN = -1
 """In place of a token: the row had ended before this step."""
@@ -79,9 +79,12 @@ def _advance(
     rows = jnp.arange(logits.shape[0])
     going = state.position >= 0
     z = adjust_logits(processed, settings, state.in_prompt, state.counts)
-    token = argmax(z) if greedy else sample(z, settings, _keys(settings, state), greedy)  # no keys where none is drawn
-    logprob = logprobs_of(logits, token, native)
-    sound = jnp.isfinite(logits).all(-1) & jnp.isfinite(z.max(-1))
+    if greedy and not native:
+        token, logprob, sound = likeliest(z, logits)
+    else:  # no keys where none is drawn
+        token = argmax(z) if greedy else sample(z, settings, _keys(settings, state), greedy)
+        logprob = logprobs_of(logits, token, native)
+        sound = jnp.isfinite(logits).all(-1) & jnp.isfinite(z.max(-1))
 
     remaining = state.remaining - going
     on = going & sound & ~ends[token] & (remaining > 0)

@@ -42,7 +42,7 @@ class Program:
         self.compile_seconds = compile_seconds
         self.from_disk = from_disk
         self.calls = 0
-        self.device_bytes = compiled.memory_analysis().generated_code_size_in_bytes
+        self.device_bytes: int = compiled.memory_analysis().generated_code_size_in_bytes
         self._compiled = compiled
 
     def __call__(self, *args: Any) -> Any:

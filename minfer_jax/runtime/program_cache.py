@@ -67,9 +67,9 @@ class ProgramCache:
         self._usage: OrderedDict[Key, Usage] = OrderedDict()
         self._promotions: dict[Key, tuple[Shape, Compile]] = {}  # left to the worker, the first one under way
         self._worker: threading.Thread | None = None
-        self.compiles = 0
-        self.disk_hits = 0
-        self.evictions = 0
+        self.compiles: int = 0
+        self.disk_hits: int = 0
+        self.evictions: int = 0
 
     def serve(
         self, uid: str, exact: Shape, bucket: Shape, promote: bool, prepare: Prepare

@@ -73,9 +73,9 @@ class Runtime(Model):
             raise ArgumentError(f"promote_prefill is {promote_prefill!r}; give True, False or None")
         super().__init__(model.config, model.params, model.tokenizer, model.provenance, model.file)
         self._settings = traced_settings()
-        self.graph_uid = graph_uid(model.config, model.params, self._settings)
-        self.early_exit = jax.default_backend() == "cpu"
-        self.batch_tokens = by_backend(BATCH_TOKENS, jax.default_backend())
+        self.graph_uid: str = graph_uid(model.config, model.params, self._settings)
+        self.early_exit: bool = jax.default_backend() == "cpu"
+        self.batch_tokens: int = by_backend(BATCH_TOKENS, jax.default_backend())
         own = _shared or (ProgramCache(promotion, max_programs, max_program_bytes), Readback(readback))
         self._programs, self._readback = own
         self._promote_prefill = promote_prefill

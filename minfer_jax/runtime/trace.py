@@ -15,10 +15,11 @@ class TraceRecord(Record):
 
     key: graph and exact shape. run: its number among the runs of that shape. program: shape of the program that served
     it. promoted: whether that is the shape's own. splits: host-to-host segments of device work. kernels: launches of
-    device work in one execution, in a loop of unknown length those of one round. Times in microseconds: dispatch_us
-    until the call returned to Python (on CPU a small program has run by then); device_us from then until its results
-    were there, None unless asked to block; readback_us for bringing readback_bytes to the host, None where nothing was
-    read; without blocking it holds the waiting for the program too.
+    device work in one execution, in a loop of unknown length those of one round. Times in microseconds: began_us is
+    when the call began, by the clock of ``time.perf_counter``; dispatch_us until the call returned to Python (on CPU a
+    small program has run by then); device_us from then until its results were there, None unless asked to block;
+    readback_us for bringing readback_bytes to the host, None where nothing was read; without blocking it holds the
+    waiting for the program too.
     """
 
     key: str
@@ -27,6 +28,7 @@ class TraceRecord(Record):
     promoted: bool
     splits: int
     kernels: int
+    began_us: float
     dispatch_us: float
     device_us: float | None = None
     readback_us: float | None = None

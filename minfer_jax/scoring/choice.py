@@ -1,6 +1,6 @@
 """Multiple choice: which continuation the model finds likeliest."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -61,10 +61,8 @@ def _answer(
     for i, question in enumerate(check_iterable("questions", questions)):
         with where(i):
             context, choices = _check(question)
-            for j, choice in enumerate(choices):
-                with naming("choice", j):
-                    pairs.append(encode_scorable(model, context, choice, parse_special))
-                owners.append((i, j))
+            pairs += encode_choices(model, context, choices, parse_special)
+        owners += ((i, j) for j in range(len(choices)))
         checked.append((context, choices))
 
     @contextmanager
@@ -76,7 +74,16 @@ def _answer(
     with progress_bar("scoring", len(pairs), "choice", progress) as bar:
         scores = iter(score_encoded(model, pairs, batch_tokens, where_pair, bar.update))
     warn_of_merged(sum(pair.merged for pair in pairs), len(pairs))
-    return [_rank(context, choices, list(islice(scores, len(choices)))) for context, choices in checked]
+    return [rank(context, choices, list(islice(scores, len(choices)))) for context, choices in checked]
+
+
+def encode_choices(model: Model, context: str, choices: Sequence[str], parse_special: bool) -> list[EncodedPair]:
+    """The ids of each choice after the context. Raises as :func:`encode_scorable`, naming the choice."""
+    pairs = []
+    for j, choice in enumerate(choices):
+        with naming("choice", j):
+            pairs.append(encode_scorable(model, context, choice, parse_special))
+    return pairs
 
 
 def _check(question: Question) -> tuple[str, list[str]]:
@@ -92,7 +99,8 @@ def _check(question: Question) -> tuple[str, list[str]]:
     return context, texts
 
 
-def _rank(context: str, choices: list[str], scores: list[Score]) -> MultipleChoice:
+def rank(context: str, choices: list[str], scores: list[Score]) -> MultipleChoice:
+    """The scores of choices, compared by each rule."""
     sums = [score.logprob for score in scores]
     per_token = [score.logprob / len(score.tokens) for score in scores]
     per_byte = [

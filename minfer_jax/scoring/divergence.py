@@ -10,6 +10,7 @@ import numpy as np
 
 from minfer_jax.models.head import logprobs_of
 from minfer_jax.runtime.jitted import COMPILER_OPTIONS
+from minfer_jax.sampling import argmax
 
 RANGE = 32.0
 """Nats below the likeliest token at which packed log-probabilities end; what is less likely is packed as that."""
@@ -50,7 +51,7 @@ def reference_rows(z: jax.Array, targets: jax.Array, *, native: bool) -> Referen
     runs on the native library, see ``logprobs_of``."""
 
     def of(z: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        return jax.nn.logsumexp(z, axis=-1), logprobs_of(z, targets, native), _likeliest(z)
+        return jax.nn.logsumexp(z, axis=-1), logprobs_of(z, targets, native), argmax(z)
 
     total, logprob, top = _by_rows(of, z, targets)
     return ReferenceRows(z, jnp.ones_like(total), -total, logprob, top)
@@ -92,7 +93,7 @@ def _compare(z: jax.Array, targets: jax.Array, reference: ReferenceRows, native:
     terms = jnp.where(jnp.abs(d) < 0.1, p * small, large)
     if cut:
         terms = jnp.where(log_p > -16, -p * d, 0)
-    return Rows(_sum(terms), logprobs_of(z, targets, native), reference_logprob, _likeliest(z) == top)
+    return Rows(_sum(terms), logprobs_of(z, targets, native), reference_logprob, argmax(z) == top)
 
 
 def _by_rows(function: Callable[..., Any], *arrays: Any) -> Any:
@@ -107,10 +108,6 @@ def _by_rows(function: Callable[..., Any], *arrays: Any) -> Any:
     out = jax.lax.map(step, jnp.asarray(starts))
     group = np.arange(n) // size
     return jax.tree.map(lambda x: x[group, np.arange(n) - starts[group]], out)
-
-
-def _likeliest(z: jax.Array) -> jax.Array:
-    return jax.lax.argmax(z, 1, jnp.int32)
 
 
 def _sum(x: jax.Array) -> jax.Array:

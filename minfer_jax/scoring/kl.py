@@ -100,14 +100,14 @@ def save_reference(
     Returns the perplexity of the text, as ``perplexity`` gives it. Raises as :func:`kl_divergence`, and MinferError
     when the file cannot be written.
     """
-    target = check_target(path)
+    target = check_target(path, *model.file.paths)
     chunks = cut_chunks(model, text, n_ctx, max_chunks, parse_special)
     runtime = as_runtime(model)
     values = np.empty((len(chunks.ids), chunks.n_scored), np.float64)
     vocabulary = len(_tokens(model)), vocabulary_sha256(_tokens(model))
     with (
         progress_bar("saving", len(chunks.ids), "chunk", progress) as bar,
-        write_reference(target, chunks, *vocabulary, _about(model)) as writer,
+        write_reference(target, chunks, *vocabulary, model.identity()) as writer,
     ):
         for index, ids in enumerate(chunks.ids):
             parts = []
@@ -143,7 +143,7 @@ def _from_model(
             "are the same; their BOS rules or pre-tokenizers differ (pre, --pre)"
         )
     other = as_runtime(reference)
-    about = _about(reference) | {"saved": False}
+    about = reference.identity() | {"saved": False}
     return _compare(
         as_runtime(model), lambda _, ids: _reference(other, ids), chunks, about, other.file.name, False, progress
     )
@@ -175,7 +175,7 @@ def _compare(
             _check_finite(np.asarray(rows.kl + rows.reference_logprob), index, name)
             parts.append(rows)
             bar.update(1)
-    return _result(_joined(parts), chunks, _about(runtime), about)
+    return _result(_joined(parts), chunks, runtime.identity(), about)
 
 
 def _joined(parts: list[Rows]) -> Rows:
@@ -233,10 +233,6 @@ def _chunks_of_file(
 
 def _tokens(model: Model) -> list[str]:
     return model.file.metadata.strings("tokenizer.ggml.tokens")
-
-
-def _about(model: Model) -> dict[str, Any]:
-    return model.provenance | {"sha256": model.sha256()}
 
 
 def _check_finite(values: np.ndarray, chunk: int, name: str) -> None:

@@ -124,7 +124,9 @@ def score_encoded(
     """One Score per pair, which knows whether it is merged; arguments as in ``score_id_pairs``."""
     ids = [(pair.context, pair.continuation) for pair in pairs]
     scores = score_id_pairs(model, ids, batch_tokens, where, done)
-    return [replace(score, merged=pair.merged) for score, pair in zip(scores, pairs, strict=True)]
+    return [
+        replace(score, merged=pair.merged).read_by(model.tokenizer) for score, pair in zip(scores, pairs, strict=True)
+    ]
 
 
 def warn_of_merged(merged: int, total: int) -> None:

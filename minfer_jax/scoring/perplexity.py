@@ -29,12 +29,13 @@ def perplexity(
 ) -> Perplexity:
     """Perplexity of ``text``.
 
-    protocol "llama.cpp": as llama-perplexity measures. The text is cut into separate chunks of n_ctx ids (None: 512,
-        or the model's window if that is less), what is left at the end is dropped, id 0 of each chunk becomes BOS
-        where the model wants one, and only ids n_ctx / 2 + 1 and later of a chunk are scored. It takes at least two
-        chunks. max_chunks: read no more.
-    protocol "rolling": as lm-evaluation-harness measures. Every id is scored once, in windows of n_ctx ids (None: the
-        model's window), the first after BOS (or EOS where the vocabulary has no BOS); per word and byte too.
+    protocol: "llama.cpp" measures as llama-perplexity does. The text is cut into separate chunks of n_ctx ids, what is
+        left at the end is dropped, id 0 of each chunk becomes BOS where the model wants one, and only ids n_ctx / 2 + 1
+        and later of a chunk are scored. It takes at least two chunks.
+        "rolling" measures as lm-evaluation-harness does. Every id is scored once, in windows of n_ctx ids, the first
+        after BOS (or EOS where the vocabulary has no BOS); per word and byte too.
+    n_ctx: None takes 512 for "llama.cpp", or the model's window if that is less, and the model's window for "rolling".
+    max_chunks: of "llama.cpp": read no more.
     parse_special, batch_tokens, progress: as in ``score``.
 
     Raises ArgumentError naming the argument, TokenizerError, NumericsError (a log-probability is not finite).

@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-from minfer_jax.records import Record
+from minfer_jax.display import html
+from minfer_jax.display.text import counted, fact_texts, quoted, table_lines
+from minfer_jax.records import FactRecord, Record, TokenRecord
 
 
 @dataclass(frozen=True)
-class Score(Record):
+class Score(TokenRecord):
     """Log-probability of a continuation after its context.
 
     logprob: sum of token_logprobs. tokens: ids of the continuation, one log-probability each.
@@ -26,9 +28,16 @@ class Score(Record):
     empty: bool = False
     merged: bool = False
 
+    def flags(self) -> list[str]:
+        """Names of the flags that are set."""
+        return [name for name in ("is_greedy", "truncated", "empty", "merged") if getattr(self, name)]
+
+    def summary(self) -> str:
+        return ", ".join([f"{self.logprob:.4f} nats", counted(len(self.tokens), "token"), *self.flags()])
+
 
 @dataclass(frozen=True)
-class TextScore(Record):
+class TextScore(TokenRecord):
     """Log-probability of every token of a text.
 
     tokens: ids of the text, without what stands before them. prefix: the BOS that stood before the text, or nothing.
@@ -43,6 +52,10 @@ class TextScore(Record):
     tokens: list[int]
     prefix: list[int]
     windows: int
+
+    def summary(self) -> str:
+        windows = [f"{self.windows} windows"] if self.windows > 1 else []
+        return ", ".join([f"{self.logprob:.4f} nats", counted(len(self.tokens), "token"), *windows])
 
 
 @dataclass(frozen=True)
@@ -64,9 +77,23 @@ class MultipleChoice(Record):
     best_by_token: int
     best_by_byte: int
 
+    HEADER = ("choice", "logprob", "per token", "per byte", "best by")
+
+    def rows(self) -> list[tuple[str, float, float, float, str]]:
+        """A row for each choice under ``HEADER``, with the rules by which it is the best."""
+        best = {"sum": self.best_by_sum, "token": self.best_by_token, "byte": self.best_by_byte}
+        rules = [", ".join(rule for rule, winner in best.items() if winner == i) for i in range(len(self.choices))]
+        return list(zip(map(quoted, self.choices), self.sums, self.per_token, self.per_byte, rules, strict=True))
+
+    def __str__(self) -> str:
+        return "\n".join([f"MultipleChoice: {quoted(self.context)}", *table_lines(self.rows(), self.HEADER)])
+
+    def _repr_html_(self) -> str:
+        return html.block("MultipleChoice", html.table(self.rows(), self.HEADER), note=quoted(self.context))
+
 
 @dataclass(frozen=True)
-class Perplexity(Record):
+class Perplexity(FactRecord):
     """Perplexity of a text, and how it was measured.
 
     perplexity: exp(nll). nll: mean negative log-probability per scored token. standard_error: of perplexity, from the
@@ -94,7 +121,7 @@ class Perplexity(Record):
 
 
 @dataclass(frozen=True)
-class KLDivergence(Record):
+class KLDivergence(FactRecord):
     """How far a model's distributions over the next token are from those of a reference, and how it was measured.
 
     Of KL(reference || model), in nats per scored token: mean, standard_error, median, quantiles, maximum.
@@ -135,3 +162,11 @@ class KLDivergence(Record):
     n_scored: int
     model: dict[str, Any]
     reference: dict[str, Any]
+
+    def facts(self) -> dict[str, str]:
+        facts = self.to_dict()
+        for name in ("model", "reference"):
+            about = facts[name]
+            how = ", ".join(about[key] for key in ("implementation", "dtype", "written_by") if key in about)
+            facts[name] = f"{', '.join(about['file'])} ({how})"
+        return fact_texts(facts, percent=("same_top", "rms_delta_p", "mean_delta_p"))

@@ -37,14 +37,17 @@ def score_texts(
         with naming("text", i):
             encoded.append(model.tokenizer.encode(text, parse_special=parse_special))
     where = partial(naming, "text")
-    values, windows = score_sequences(model, encoded, model.config.n_ctx, batch_tokens, progress, where)
-    return [_text_score(model, *result) for result in zip(encoded, values, windows, strict=True)]
+    values, _ = score_sequences(model, encoded, model.config.n_ctx, batch_tokens, progress, where)
+    return [text_score(model, *result) for result in zip(encoded, values, strict=True)]
 
 
-def _text_score(model: Model, ids: list[int], logprobs: list[float], windows: int) -> TextScore:
+def text_score(model: Model, ids: list[int], logprobs: list[float]) -> TextScore:
+    """The result for a text's ids, with the log-probabilities of all but the first."""
+    windows = len(windows_of(len(ids), model.config.n_ctx))
     values: list[float | None] = [None, *logprobs]  # of the first id there is none
     n = len(model.tokenizer.prefix_ids())  # with which the ids begin
-    return TextScore(math.fsum(logprobs), values[n : len(ids)], ids[n:], ids[:n], windows)
+    score = TextScore(math.fsum(logprobs), values[n : len(ids)], ids[n:], ids[:n], windows)
+    return score.read_by(model.tokenizer)
 
 
 def from_start(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:

@@ -69,7 +69,7 @@ def id_pairs_as_finished(
     indices, sequences, n_scored = [], [], []
     for i, (context, continuation) in enumerate(pairs):
         if not continuation:
-            yield i, Score(0.0, [], [], is_greedy=True, empty=True)
+            yield i, Score(0.0, [], [], is_greedy=True, empty=True).read_by(model.tokenizer)
             continue
         indices.append(i)
         sequences.append([*context, *continuation][-(n_ctx + 1) :])
@@ -87,7 +87,7 @@ def id_pairs_as_finished(
                 tokens=list(continuation),
                 is_greedy=bool(np.array_equal(greedy, continuation)),
                 truncated=len(context) + len(continuation) > n_ctx + 1,
-            ),
+            ).read_by(model.tokenizer),
         )
 
 

@@ -49,7 +49,7 @@ class Tokenizer:
         self._adds_space = False
         adds_bos = True
         if vocabulary.model == "gpt2":
-            self.pre = pre or metadata.string("tokenizer.ggml.pre", None) or _missing_pre(vocabulary.source)
+            self.pre: str = pre or metadata.string("tokenizer.ggml.pre", None) or _missing_pre(vocabulary.source)
             rule = find_pre_tokenizer(self.pre, vocabulary.source)
             adds_bos = rule.adds_bos
             self._model = ByteLevelBPE(vocabulary, rule)
@@ -245,7 +245,7 @@ class Tokenizer:
         other.__dict__.update(self.__dict__)
         return other
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (*self._origin, self.eog_ids)
 
     def __repr__(self) -> str:

@@ -32,12 +32,12 @@ def decode_attention(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """(out [B, H * D] float32, cache_k, cache_v), the caches with the new keys and values.
 
-    qkv [B, H + 2 KV, D] float32: queries, keys and values as projected; H is a multiple of KV. cos, sin [B, half]
-    float32: pairs (i, i + half) are rotated. norms: weights [D] of an RMSNorm of each head of q, and of k, in front,
-    with ``eps``. positions [B] int32: of the new token in its row; at S and beyond it is neither written nor seen; -1:
-    the row has none, its output is zeros and its cache stays. window: int32 scalar, how many positions are seen, the
-    own one included; 0: all. cache_k, cache_v [L, B, KV, S, D] float32, of which ``layer`` (int32 scalar) is used; jit
-    with both donated, or they are copied.
+    qkv: [B, H + 2 KV, D] float32, queries, keys and values as projected; H is a multiple of KV. cos, sin: [B, half]
+    float32; pairs (i, i + half) are rotated. norms: weights [D] of an RMSNorm of each head of q, and of k, in front,
+    with ``eps``. scale: of the scores. positions: [B] int32, of the new token in its row; at S and beyond it is neither
+    written nor seen; -1: the row has none, its output is zeros and its cache stays. window: int32 scalar, how many
+    positions are seen, the own one included; 0: all. cache_k, cache_v: [L, B, KV, S, D] float32, of which ``layer``
+    (int32 scalar) is used; jit with both donated, or they are copied.
 
     A row's result has the same bits whatever B and S are.
     """

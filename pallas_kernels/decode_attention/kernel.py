@@ -5,6 +5,7 @@ in order, with a running maximum (online softmax, arXiv 1805.02867). Streams are
 where depends on the position alone, so a row's bits depend neither on the other rows nor on the length of the cache.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,13 +16,18 @@ import jax.numpy as jnp
 from pallas_kernels import lanes as ln
 from pallas_kernels.compat import lane_kernel
 from pallas_kernels.lanes import Value
+from pallas_kernels.numbers import Mail, Numbers, Sink
 
 SPLIT = 256
 """Positions of a block."""
 
-_WARPS = 8
+THREADS = 256
+"""Of a block."""
+
+_WARPS = THREADS // 32
 _OWN = 8  # numbers of a head that a lane has
 _AHEAD = 4  # positions of a stream that are loaded together
+_TOGETHER = 8  # splits of which numbers are loaded together
 _LOWEST = -1e30
 _LOG2E = 1.4426950408889634
 
@@ -53,7 +59,39 @@ class Plan:
     @property
     def streams(self) -> int:
         """Of a block."""
-        return _WARPS * 32 // self.lanes
+        return THREADS // self.lanes
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block."""
+        return 4 * (3 * self.dim + _WARPS * (self.dim + 2))
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """qkv: [B, H + 2 KV, D]. cos, sin: i64 addresses [half], of the row. position, window, layer: i32. keys, values:
+    i64 addresses of the caches. q_norm, k_norm: i64 addresses [D], or None."""
+
+    qkv: Numbers | Mail
+    cos: Value
+    sin: Value
+    position: Value
+    window: Value
+    layer: Value
+    keys: Value
+    values: Value
+    q_norm: Value | None = None
+    k_norm: Value | None = None
+
+
+@dataclass(frozen=True)
+class Team:
+    """THREADS threads that attend together. thread: index among them. shared: i32 address of ``Plan.shared_bytes``.
+    barrier: of all of them."""
+
+    thread: Value
+    shared: Value
+    barrier: Callable[[], None]
 
 
 @cache
@@ -65,80 +103,142 @@ def kernel(plan: Plan) -> Any:
     def decode_attention(*refs: Value) -> None:
         *inputs, keys, values, out, shared = refs
         at = {name: ln.global_address(ref) for name, ref in zip(names, inputs, strict=True)}
-        caches = ln.global_address(keys), ln.global_address(values)
-        _program(plan, at, caches, ln.global_address(out), ln.shared_address(shared))
+        block, result = ln.cta(), Numbers(ln.global_address(out))
+        split, head_of_row = ln.rem(block, plan.splits), ln.div(block, plan.splits)
+        row, head = ln.div(head_of_row, plan.heads), ln.rem(head_of_row, plan.heads)
+        layer, window = (_load(at["scalars"], ln.integer(i), ln.i32()) for i in range(2))
+        rows = ln.mul(ln.wide(row), 4 * plan.half)
+        inputs = Inputs(
+            Numbers(at["qkv"]),
+            ln.add(at["cos"], rows),
+            ln.add(at["sin"], rows),
+            _load(at["positions"], row, ln.i32()),
+            window,
+            layer,
+            ln.global_address(keys),
+            ln.global_address(values),
+            at.get("q_norm"),
+            at.get("k_norm"),
+        )
+
+        def give(place: Value, value: Value, total: Value, most: Value) -> None:
+            first = ln.mul(block, plan.width)
+            if plan.splits == 1:
+                result.store(ln.add(first, place), quotient(value, total))
+            else:
+                store_split(plan, result, first, place, value, total, most)
+
+        team = Team(ln.thread(), ln.shared_address(shared), ln.barrier)
+        attend(plan, inputs, team, row, head, split, give)
 
     return jax.jit(
         lane_kernel(
             decode_attention,
             jax.ShapeDtypeStruct((plan.rows, plan.heads, plan.splits, plan.width), jnp.float32),
             ctas=plan.rows * plan.heads * plan.splits,
-            warpgroups=_WARPS // 4,
-            shared_bytes=4 * (2 * plan.dim + _WARPS * (plan.dim + 2)),
+            warpgroups=THREADS // 128,
+            shared_bytes=plan.shared_bytes,
         )
     )
 
 
 @cache
 def joining(plan: Plan) -> Any:
-    """Splits as one: [B, H, splits, D + 2], each the weighted sum of values, the sum of weights, and the binary
-    logarithm of what both are multiples of -> [B, H, D]. They are added one after the other."""
-    dim = plan.dim
+    """Splits as one: [B, H, splits, D + 2] as :func:`kernel` gives them -> [B, H, D]."""
 
     def decode_attention_join(parts: Value, out: Value, _: Value) -> None:
-        parts, out = (ln.global_address(ref) for ref in (parts, out))
+        parts, out = (Numbers(ln.global_address(ref)) for ref in (parts, out))
         thread, block = ln.thread(), ln.cta()
-        with ln.when(ln.less(thread, dim)):
+        with ln.when(ln.less(thread, plan.dim)):
+            first = ln.mul(ln.mul(block, plan.splits), plan.dim + 2)
+            value = join(plan, parts, first, ln.integer(plan.splits), thread)
+            out.store(ln.add(ln.mul(block, plan.dim), thread), value)
 
-            def load(split: Value, place: Value) -> Value:
-                at = ln.mul(ln.add(ln.mul(block, plan.splits), split), plan.width)
-                return _load(parts, ln.add(at, place), ln.f32())
-
-            def peak(split: Value, state: list[Value]) -> list[Value]:
-                return [ln.greatest(state[0], load(split, ln.integer(dim + 1)))]
-
-            (most,) = ln.carried_loop(0, plan.splits, [ln.real(_LOWEST)], peak)
-
-            def add(split: Value, state: list[Value]) -> list[Value]:
-                factor = ln.power_of_two(ln.fsub(load(split, ln.integer(dim + 1)), most))
-                new = load(split, thread), load(split, ln.integer(dim))
-                return [ln.fadd(old, ln.fmul(factor, x)) for old, x in zip(state, new, strict=True)]
-
-            value, total = ln.carried_loop(0, plan.splits, [ln.real(0.0)] * 2, add)
-            place = ln.mul(ln.wide(ln.add(ln.mul(block, dim), thread)), 4)
-            ln.store_global(ln.add(out, place), _quotient(value, total))
-
-    out = jax.ShapeDtypeStruct((plan.rows, plan.heads, dim), jnp.float32)
-    warpgroups = -(-dim // 128)
+    out = jax.ShapeDtypeStruct((plan.rows, plan.heads, plan.dim), jnp.float32)
+    warpgroups = -(-plan.dim // 128)
     return jax.jit(
         lane_kernel(decode_attention_join, out, ctas=plan.rows * plan.heads, warpgroups=warpgroups, shared_bytes=16)
     )
 
 
-def _quotient(value: Value, total: Value) -> Value:
+def join(plan: Plan, parts: Numbers | Mail, first: Value, splits: Value, place: Value) -> Value:
+    """Number ``place`` of a head's result from its splits, which begin at ``first``.
+
+    A split is D + 2 numbers, the weighted sum of values, the sum of weights, and the binary logarithm of what both are
+    multiples of. They are added one after the other; one that saw nothing changes no bit.
+    """
+    rounds = ln.div(ln.add(splits, _TOGETHER - 1), _TOGETHER)
+
+    def load(round: Value, *places: Value) -> list[list[Value]]:
+        """Peaks of splits that follow each other, and their numbers at ``places``, as of nothing beyond the last."""
+        wanted = []
+        for i in range(_TOGETHER):
+            split = ln.add(ln.mul(round, _TOGETHER), i)
+            begin = ln.add(first, ln.mul(split, plan.dim + 2))
+            wanted += [(ln.add(begin, at), ln.less(split, splits)) for at in (ln.integer(plan.dim + 1), *places)]
+        flat = [value for (value,) in parts.load(wanted, 1)]
+        found = []
+        for i in range(0, len(flat), 1 + len(places)):
+            found.append([ln.select(wanted[i][1], flat[i], ln.real(_LOWEST)), *flat[i + 1 : i + 1 + len(places)]])
+        return found
+
+    def peak(round: Value, state: list[Value]) -> list[Value]:
+        (most,) = state
+        for (value,) in load(round):
+            most = ln.greatest(most, value)
+        return [most]
+
+    (most,) = ln.carried_loop(0, rounds, [ln.real(_LOWEST)], peak)
+
+    def add(round: Value, state: list[Value]) -> list[Value]:
+        for own, *new in load(round, place, ln.integer(plan.dim)):
+            factor = ln.power_of_two(ln.fsub(own, most))  # of a split that is not there, 0
+            state = [ln.fadd(old, ln.fmul(factor, x)) for old, x in zip(state, new, strict=True)]
+        return state
+
+    value, total = ln.carried_loop(0, rounds, [ln.real(0.0)] * 2, add)
+    return quotient(value, total)
+
+
+def quotient(value: Value, total: Value) -> Value:
     """0 where there was nothing to see."""
     return ln.divide(value, ln.greatest(total, ln.real(1e-30)))
 
 
-def _program(plan: Plan, at: dict[str, Value], caches: tuple[Value, Value], out: Value, shared: Value) -> None:
+def store_split(plan: Plan, parts: Sink, first: Value, place: Value, value: Value, total: Value, most: Value) -> None:
+    """What :func:`join` takes, by thread ``place``; ``first``: where the split begins."""
+    parts.store(ln.add(first, place), value)
+    with ln.when(ln.equal(place, 0)):
+        parts.store(ln.add(first, plan.dim), total)
+        parts.store(ln.add(first, plan.dim + 1), most)
+
+
+def attend(
+    plan: Plan,
+    inputs: Inputs,
+    team: Team,
+    row: Value,
+    head: Value,
+    split: Value,
+    give: Callable[[Value, Value, Value, Value], None],
+) -> None:
+    """One split of a head. give: called in D threads with the thread's place, its weighted sum of values, the sum of
+    weights, and the binary logarithm of what both are multiples of."""
     dim, group = plan.dim, plan.heads // plan.kv_heads
-    block = ln.cta()
-    split, head_of_row = ln.rem(block, plan.splits), ln.div(block, plan.splits)
-    row, head = ln.div(head_of_row, plan.heads), ln.rem(head_of_row, plan.heads)
     kv_head = ln.div(head, group)
-    position = _load(at["positions"], row, ln.i32())
+    position, window, shared, thread = inputs.position, inputs.window, team.shared, team.thread
     is_there = ln.equal(ln.flag(ln.negative(position)), 0)
     is_inside = ln.less(position, plan.length)  # unsigned: not negative either
-    layer, window = (_load(at["scalars"], ln.integer(i), ln.i32()) for i in range(2))
-    thread = ln.thread()
     warp, lane = ln.warp_of(thread), ln.land(thread, 31)
 
     begin = ln.mul(split, SPLIT)
     is_last = ln.both(ln.equal(ln.div(position, SPLIT), split), is_inside)
     # Of this row, head and layer: where position 0 lies in the caches.
-    head_words = ln.mul(ln.add(ln.mul(ln.add(ln.mul(layer, plan.rows), row), plan.kv_heads), kv_head), plan.length)
+    head_words = ln.mul(
+        ln.add(ln.mul(ln.add(ln.mul(inputs.layer, plan.rows), row), plan.kv_heads), kv_head), plan.length
+    )
     base = ln.mul(ln.wide(head_words), 4 * dim)
-    keys, values = (ln.add(cache, base) for cache in caches)
+    keys, values = (ln.add(cache, base) for cache in (inputs.keys, inputs.values))
     stream = ln.div(thread, plan.lanes)
     first = ln.mul(ln.rem(thread, plan.lanes), _OWN)  # of the lane's numbers
 
@@ -162,34 +262,47 @@ def _program(plan: Plan, at: dict[str, Value], caches: tuple[Value, Value], out:
             loaded.append((key, value, is_seen))
         return loaded
 
-    # The first ones are on their way while the new query and key are made ready for use, in shared memory.
+    # The first ones are on their way while the new query, key and value are made ready for use, in shared memory.
     at_once = load(skipped)
-    new_q, new_k = shared, ln.add(shared, 4 * dim)
+    new_q, new_k, new_v = (ln.add(shared, 4 * dim * i) for i in range(3))
     projected = ln.mul(row, plan.heads + 2 * plan.kv_heads)
     own_q, own_k = ln.add(projected, head), ln.add(projected, ln.add(kv_head, plan.heads))
-    own_v = ln.mul(ln.add(own_k, plan.kv_heads), dim)
-    for which, (name, index, target) in enumerate((("q", own_q, new_q), ("k", own_k, new_k))):
+    own_v = ln.add(own_k, plan.kv_heads)
+    scale = plan.scale * _LOG2E
+    for which, (index, weight, factor, target) in enumerate(
+        ((own_q, inputs.q_norm, scale, new_q), (own_k, inputs.k_norm, None, new_k))
+    ):
         with ln.when(ln.equal(warp, which)):
-            _make_ready(plan, at, name, ln.mul(index, dim), row, lane, target)
-    ln.barrier()
+            _make_ready(plan, inputs, weight, factor, index, lane, target)
+    with ln.when(ln.equal(warp, 2)):
+        for place, value in _load_head(plan, inputs, own_v, lane):
+            ln.store_shared(ln.add(new_v, ln.mul(place, 4)), value)
+    team.barrier()
 
     with ln.when(ln.both(ln.both(is_last, ln.equal(ln.rem(head, group), 0)), ln.less(thread, dim))):
         here = ln.mul(ln.wide(ln.add(ln.mul(position, dim), thread)), 4)
-        (key,) = ln.load_shared(ln.add(new_k, ln.mul(thread, 4)), 1, real=True)
-        ln.store_global(ln.add(keys, here), key)
-        ln.store_global(ln.add(values, here), _load(at["qkv"], ln.add(own_v, thread), ln.f32()))
+        for cache, new in ((keys, new_k), (values, new_v)):
+            (number,) = ln.load_shared(ln.add(new, ln.mul(thread, 4)), 1, real=True)
+            ln.store_global(ln.add(cache, here), number)
 
     q = _load_shared(ln.add(new_q, ln.mul(first, 4)))
 
-    def one(state: list[Value], k: list[Value], v: list[Value], is_seen: Value) -> list[Value]:
-        """The stream's state (maximum, sum of weights, weighted sum of values) with one more position."""
-        score = ln.fmul(q[0], k[0])
-        for a, b in zip(q[1:], k[1:], strict=True):
-            score = ln.fma(a, b, score)
+    def scores(keys: list[list[Value]]) -> list[Value]:
+        """Of several positions, whose sums over the stream's lanes go side by side."""
+        found = []
+        for k in keys:
+            score = ln.fmul(q[0], k[0])
+            for a, b in zip(q[1:], k[1:], strict=True):
+                score = ln.fma(a, b, score)
+            found.append(score)
         distance = 1
         while distance < plan.lanes:
-            score = ln.fadd(score, ln.neighbour(score, distance))
+            found = [ln.fadd(score, ln.neighbour(score, distance)) for score in found]
             distance *= 2
+        return found
+
+    def one(state: list[Value], score: Value, v: list[Value], is_seen: Value) -> list[Value]:
+        """The stream's state (maximum, sum of weights, weighted sum of values) with one more position."""
         score = ln.select(is_seen, score, ln.real(_LOWEST))
         most, total, *sums = state
         peak = ln.greatest(most, score)
@@ -199,23 +312,25 @@ def _program(plan: Plan, at: dict[str, Value], caches: tuple[Value, Value], out:
         return [peak, ln.fma(total, kept, weight), *sums]
 
     def all_of(loaded: list[tuple[list[Value], list[Value], Value]], state: list[Value]) -> list[Value]:
-        for k, v, is_seen in loaded:
-            state = one(state, k, v, is_seen)
+        for score, (_, v, is_seen) in zip(scores([k for k, _, _ in loaded]), loaded, strict=True):
+            state = one(state, score, v, is_seen)
         return state
 
     state = all_of(at_once, [ln.real(_LOWEST)] + [ln.real(0.0)] * (_OWN + 1))
     state = ln.carried_loop(ln.add(skipped, 1), turns, state, lambda turn, state: all_of(load(turn), state))
 
     # The token itself: the last position of its stream.
-    new_v = ln.add(at["qkv"], ln.mul(ln.wide(ln.add(own_v, first)), 4))
     is_own = ln.both(is_last, ln.equal(ln.rem(ln.sub(position, begin), plan.streams), stream))
-    state = one(state, _load_shared(ln.add(new_k, ln.mul(first, 4))), _load_row(new_v, is_own), is_own)
+    own = [_load_shared(ln.add(new, ln.mul(first, 4))) for new in (new_k, new_v)]
+    own[1] = [ln.select(is_own, x, ln.real(0.0)) for x in own[1]]
+    (own_score,) = scores(own[:1])
+    state = one(state, own_score, own[1], is_own)
 
     distance = plan.lanes
     while distance < 32:
         state = _join(state, [ln.neighbour(x, distance) for x in state])
         distance *= 2
-    parts = ln.add(shared, 8 * dim)
+    parts = ln.add(shared, 12 * dim)
     mine = ln.add(parts, ln.mul(warp, 4 * (dim + 2)))
     with ln.when(ln.less(lane, plan.lanes)):
         for i in range(_OWN):
@@ -223,7 +338,7 @@ def _program(plan: Plan, at: dict[str, Value], caches: tuple[Value, Value], out:
         with ln.when(ln.equal(lane, 0)):
             ln.store_shared(ln.add(mine, 4 * dim), state[1])
             ln.store_shared(ln.add(mine, 4 * dim + 4), state[0])
-    ln.barrier()
+    team.barrier()
 
     with ln.when(ln.less(thread, dim)):
 
@@ -237,14 +352,7 @@ def _program(plan: Plan, at: dict[str, Value], caches: tuple[Value, Value], out:
         while len(joined) > 1:
             joined = [_join(a, b) for a, b in zip(joined[::2], joined[1::2], strict=True)]
         most, total, value = joined[0]
-        result = ln.add(out, ln.mul(ln.wide(ln.mul(block, plan.width)), 4))
-        if plan.splits == 1:
-            value = _quotient(value, total)
-        ln.store_global(ln.offset(result, ln.mul(thread, 4)), value)
-        if plan.splits > 1:
-            with ln.when(ln.equal(thread, 0)):
-                ln.store_global(ln.add(result, 4 * dim), total)
-                ln.store_global(ln.add(result, 4 * dim + 4), most)
+        give(thread, value, total, most)
 
 
 def _join(a: list[Value], b: list[Value]) -> list[Value]:
@@ -254,44 +362,56 @@ def _join(a: list[Value], b: list[Value]) -> list[Value]:
     return [peak, *(ln.fadd(ln.fmul(p, x), ln.fmul(q, y)) for p, q in zip(a[1:], b[1:], strict=True))]
 
 
+def _load_head(plan: Plan, inputs: Inputs, index: Value, lane: Value) -> list[tuple[Value, Value]]:
+    """(place, number) of those of a new head's vector that the lane of a warp has."""
+    places = [ln.add(lane, 32 * i) for i in range(plan.dim // 32)]
+    start = ln.mul(index, plan.dim)
+    numbers = inputs.qkv.load([(ln.add(start, place), ln.equal(lane, lane)) for place in places], 1)
+    return [(place, number) for place, (number,) in zip(places, numbers, strict=True)]
+
+
 def _make_ready(
-    plan: Plan, at: dict[str, Value], name: str, start: Value, row: Value, lane: Value, target: Value
+    plan: Plan,
+    inputs: Inputs,
+    weight: Value | None,
+    factor: float | None,
+    index: Value,
+    lane: Value,
+    target: Value,
 ) -> None:
-    """By one warp: a new head's vector, normed if need be and rotated, and q scaled, to shared memory."""
-    count = plan.dim // 32
-
-    def place(i: int) -> Value:
-        return ln.add(lane, 32 * i)
-
-    x = [_load(at["qkv"], ln.add(start, place(i)), ln.f32()) for i in range(count)]
-    if plan.eps is not None:
+    """By one warp: a new head's vector, normed if need be, rotated and multiplied, to shared memory."""
+    places = [ln.add(lane, 32 * i) for i in range(plan.dim // 32)]
+    firsts = [ln.less(place, plan.half) for place in places]
+    turned = [ln.less(place, 2 * plan.half) for place in places]
+    pairs = [ln.select(first, p, ln.sub(p, plan.half)) for first, p in zip(firsts, places, strict=True)]
+    pairs = [ln.select(is_turned, pair, ln.integer(0)) for is_turned, pair in zip(turned, pairs, strict=True)]
+    # All that is there already is asked for before x, which may have to be awaited.
+    turns = [[_load(base, pair, ln.f32()) for base in (inputs.cos, inputs.sin)] for pair in pairs]
+    weights = [] if weight is None else [_load(weight, place, ln.f32()) for place in places]
+    x = [number for _, number in _load_head(plan, inputs, index, lane)]
+    if weights and plan.eps is not None:
         squares = ln.real(0.0)
         for value in x:
             squares = ln.fma(value, value, squares)
         for distance in (1, 2, 4, 8, 16):
             squares = ln.fadd(squares, ln.neighbour(squares, distance))
         mean = ln.fma(squares, ln.real(1 / plan.dim), ln.real(plan.eps))
-        factor = ln.reciprocal(ln.root(mean))
-        weights = [_load(at[f"{name}_norm"], place(i), ln.f32()) for i in range(count)]
-        x = [ln.fmul(ln.fmul(value, factor), weight) for value, weight in zip(x, weights, strict=True)]
-    for i, value in enumerate(x):
-        ln.store_shared(ln.add(target, ln.mul(place(i), 4)), value)
+        norm = ln.reciprocal(ln.root(mean))
+        x = [ln.fmul(ln.fmul(value, norm), w) for value, w in zip(x, weights, strict=True)]
+    for place, value in zip(places, x, strict=True):
+        ln.store_shared(ln.add(target, ln.mul(place, 4)), value)
     ln.warp_barrier()
-    rotated = []
+    done = []
     for i, value in enumerate(x):
-        is_first, is_turned = ln.less(place(i), plan.half), ln.less(place(i), 2 * plan.half)
-        pair = ln.select(is_first, place(i), ln.sub(place(i), plan.half))
-        pair = ln.select(is_turned, pair, ln.integer(0))
-        other = ln.select(is_first, ln.add(place(i), plan.half), pair)
+        other = ln.select(firsts[i], ln.add(places[i], plan.half), pairs[i])
         (partner,) = ln.load_shared(ln.add(target, ln.mul(other, 4)), 1, real=True)
-        index = ln.add(ln.mul(row, plan.half), pair)
-        cos, sin = (_load(at[name], index, ln.f32()) for name in ("cos", "sin"))
-        turned = ln.fma(value, cos, ln.fmul(partner, ln.select(is_first, ln.fsub(ln.real(0.0), sin), sin)))
-        rotated.append(ln.select(is_turned, turned, value))
+        cos, sin = turns[i]
+        rotated = ln.fma(value, cos, ln.fmul(partner, ln.select(firsts[i], ln.fsub(ln.real(0.0), sin), sin)))
+        result = ln.select(turned[i], rotated, value)
+        done.append(result if factor is None else ln.fmul(result, ln.real(factor)))
     ln.warp_barrier()
-    for i, value in enumerate(rotated):
-        scaled = ln.fmul(value, ln.real(plan.scale * _LOG2E)) if name == "q" else value
-        ln.store_shared(ln.add(target, ln.mul(place(i), 4)), scaled)
+    for place, value in zip(places, done, strict=True):
+        ln.store_shared(ln.add(target, ln.mul(place, 4)), value)
 
 
 def _load(base: Value, index: Value, kind: Any) -> Value:

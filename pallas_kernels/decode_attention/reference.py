@@ -34,7 +34,7 @@ def reference(
     scores = jnp.einsum("bkgd,bksd->bkgs", q.reshape(B, kv, H // kv, D), keys, precision="highest") * scale
     weights = jax.nn.softmax(jnp.where(seen[:, None, None], scores, -jnp.inf), -1)
     out = jnp.einsum("bkgs,bksd->bkgd", weights, values, precision="highest").reshape(B, H * D)
-    return jnp.where((positions < 0)[:, None], 0, out), cache_k, cache_v
+    return jnp.where(seen.any(1)[:, None], out, 0), cache_k, cache_v
 
 
 def _norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:

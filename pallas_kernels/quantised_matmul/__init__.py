@@ -67,7 +67,7 @@ def quantised_matmul(
         return plans[batch]
 
     most = min(COLUMNS, x.shape[0])
-    while most > 1 and plan(most).stages < 2:  # the rows of x do not fit in shared memory together
+    while most > 1 and plan(most).stages < plan(most).depth:  # the rows of x do not fit in shared memory together
         most = -(-most // 2)
     out = []
     for start in range(0, x.shape[0], most):

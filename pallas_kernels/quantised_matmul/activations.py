@@ -7,10 +7,12 @@ scale NaN, which makes NaN of every result of its row.
 Formats with an offset or a minimum also need the sum of each group, times the scale (and minus the offset).
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from pallas_kernels import lanes as ln
 from pallas_kernels.lanes import Value
+from pallas_kernels.numbers import Mail, Numbers
 from pallas_kernels.quantised_matmul.place import Place
 from pallas_kernels.quantised_matmul.plan import RUNS, UNIT, Plan
 
@@ -26,22 +28,23 @@ class Run:
     values: list[Value]
 
 
-def load(plan: Plan, place: Place, x: Value, chunk: Value) -> list[Run]:
-    """Of chunk ``chunk`` of all rows, the warp's own, what this team quantises; zeros beyond K.
+def load(plan: Plan, place: Place, x: Numbers | Mail, chunks: Sequence[Value]) -> list[Run]:
+    """Of those chunks of all rows [batch, K], the warp's own, what this team quantises; zeros beyond K.
 
-    x: i64 address of [batch, K] float32. All loads are in flight together; they should be asked for before weights,
-    which would keep them waiting.
+    All loads are in flight together; they should be asked for before weights, which would keep them waiting.
     """
-    runs = []
-    for j in range(-(-RUNS * plan.batch // plan.teams)):
-        run = ln.add(place.team, j * plan.teams)
-        token, part = ln.div(run, RUNS), ln.rem(run, RUNS)
-        column = _column(chunk, part, place)
-        valid = ln.both(ln.less(run, RUNS * plan.batch), ln.less(place.team, plan.teams))
-        inside = ln.both(valid, ln.less(column, plan.layout.columns))
-        at = ln.mul(ln.add(ln.mul(token, plan.layout.columns), column), 4)
-        runs.append(Run(token, chunk, part, valid, ln.load_global(ln.offset(x, at), 4, inside)))
-    return runs
+    runs: list[Run] = []
+    places: list[tuple[Value, Value]] = []
+    for chunk in chunks:
+        for j in range(-(-RUNS * plan.batch // plan.teams)):
+            run = ln.add(place.team, j * plan.teams)
+            token, part = ln.div(run, RUNS), ln.rem(run, RUNS)
+            column = _column(chunk, part, place)
+            valid = ln.less(run, RUNS * plan.batch)
+            inside = ln.both(valid, ln.less(column, plan.layout.columns))
+            runs.append(Run(token, chunk, part, valid, []))
+            places.append((ln.add(ln.mul(token, plan.layout.columns), column), inside))
+    return [replace(run, values=values) for run, values in zip(runs, x.load(places, 4) if places else [], strict=True)]
 
 
 def load_norm(plan: Plan, place: Place, norm: Value, chunk: Value) -> list[list[Value]]:
@@ -57,7 +60,7 @@ def load_norm(plan: Plan, place: Place, norm: Value, chunk: Value) -> list[list[
 def norm_factors(plan: Plan, place: Place, runs: list[Run]) -> None:
     """1 / sqrt(mean of squares + eps) of each row of x, to shared memory, from all its runs.
 
-    Ends with a barrier of all threads. The order of the sum depends on the number of columns alone.
+    Ends with a barrier of all who work. The order of the sum depends on the number of columns alone.
     """
     sums = ln.add(place.shared, plan.sums_at)
     for run in runs:
@@ -68,7 +71,7 @@ def norm_factors(plan: Plan, place: Place, runs: list[Run]) -> None:
         index = ln.add(ln.add(ln.mul(run.token, plan.norm_runs), ln.mul(run.chunk, RUNS)), run.part)
         with ln.when(ln.both(ln.equal(place.lane, 0), run.valid)):
             ln.store_shared(ln.add(sums, ln.mul(index, 4)), squares)
-    ln.barrier()
+    place.barrier(plan)
     with ln.when(ln.less(place.warp, plan.batch)):
         squares = ln.real(0.0)
         for first in range(0, plan.norm_runs, 32):
@@ -80,7 +83,7 @@ def norm_factors(plan: Plan, place: Place, runs: list[Run]) -> None:
         factor = ln.reciprocal(ln.root(ln.fadd(mean, ln.real(plan.eps))))
         with ln.when(ln.equal(place.lane, 0)):
             ln.store_shared(ln.add(_factors(plan, place), ln.mul(place.warp, 4)), factor)
-    ln.barrier()
+    place.barrier(plan)
 
 
 def quantise(plan: Plan, place: Place, runs: list[Run], weights: list[list[Value]] | None) -> None:
@@ -94,7 +97,7 @@ def quantise(plan: Plan, place: Place, runs: list[Run], weights: list[list[Value
             values = [ln.fmul(ln.fmul(v, factor), w) for v, w in zip(values, weights[j % len(weights)], strict=True)]
         _store(plan, place, values, run.token, run.part, run.valid)
     if plan.teams > 1:
-        ln.barrier()
+        place.barrier(plan)
     else:
         ln.warp_barrier()
 

@@ -53,7 +53,12 @@ jax.tree_util.register_dataclass(Fields, ["codes", "d", "scales", "dmin", "mins"
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of a packed matrix, in bytes unless said otherwise."""
+    """How a matrix is packed, and its sizes, in bytes unless said otherwise.
+
+    format: a name in ``FORMATS``. rows, columns: of the matrix, N and K.
+
+    Raises ValueError for columns that are no whole blocks.
+    """
 
     format: str
     rows: int

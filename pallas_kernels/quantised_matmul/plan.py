@@ -20,7 +20,7 @@ SHARED_BYTES = 226 * 1024
 """Of the 227 KiB that a block of Hopper may have; the compiler needs a little itself."""
 
 WARPS = 16
-"""In a block, of which there is one on each multiprocessor."""
+"""In a block at most; there is one block on each multiprocessor."""
 
 UNIT = 128
 """Columns that a warp quantises at a time, four in a lane."""
@@ -34,6 +34,9 @@ COLUMNS = 8
 DEPTH = 2
 """Chunks in flight for a warp, at most; more were slower on an H200."""
 
+BARRIER_BYTES = WARPS * DEPTH * 8
+"""Of the barriers on which warps await their chunks."""
+
 TOKEN_STRIDE = 20
 """Words from one token's 16 results of a chunk to the next one's: no two lanes that store together share a bank."""
 
@@ -41,7 +44,8 @@ TOKEN_STRIDE = 20
 @dataclass(frozen=True)
 class Plan:
     """layout: of the matrix, or of each of the two with a gate. batch: rows of x, 1 to 8. gate: "silu", "gelu" or None.
-    norm, bias, residual, layer: whether those operands come. ctas: thread blocks at most."""
+    norm, bias, residual, layer: whether those operands come. ctas: thread blocks at most. room: bytes of shared memory
+    that a block has for it."""
 
     layout: Layout
     batch: int
@@ -52,6 +56,7 @@ class Plan:
     layer: bool = False
     eps: float = 1e-6
     ctas: int = 132
+    room: int = SHARED_BYTES
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch <= COLUMNS:
@@ -115,20 +120,31 @@ class Plan:
 
     @property
     def teams(self) -> int:
-        return WARPS // self.group
+        """No more than have something to do: tiles to multiply, or parts of x to quantise."""
+        return min(WARPS // self.group, max(self.units_per_cta * self.unit_tiles, RUNS * self.batch))
+
+    @property
+    def warps(self) -> int:
+        """Of a block that work. They are the first ones."""
+        return self.teams * self.group
 
     @property
     def has_missing_pairs(self) -> bool:
         """Whether there are pairs of blocks in the chunks of all passes that a row does not have."""
         return self.passes * self.group * CHUNK > self.layout.pairs
 
+    @property
+    def depth(self) -> int:
+        """Chunks in flight for a warp, if there is room: it has no more than some for each of its tiles."""
+        return min(DEPTH, -(-self.units_per_cta * self.unit_tiles // self.teams) * self.turns)
+
     @cached_property
     def phase_units(self) -> int:
         """Units between two epilogues: all if their partial results leave room for the ring, else what does."""
         step = lcm(self.teams, self.unit_tiles) // self.unit_tiles  # keeps all teams busy
         each = self.unit_tiles * self.tile_partial_bytes
-        for stages in range(DEPTH, 0, -1):
-            room = SHARED_BYTES - self.partials_at - stages * self._stage_bytes - 128
+        for stages in range(self.depth, 0, -1):
+            room = self.room - self.partials_at - stages * self._stage_bytes - 128
             if self.units_per_cta * each <= room:
                 return self.units_per_cta
             if room // (2 * each) >= step:
@@ -194,7 +210,7 @@ class Plan:
 
     @property
     def partials_at(self) -> int:
-        return self.barriers_at + WARPS * DEPTH * 8
+        return self.barriers_at + BARRIER_BYTES
 
     @property
     def partial_words(self) -> int:
@@ -222,7 +238,7 @@ class Plan:
     @property
     def stages(self) -> int:
         """Chunks in flight for each warp; 0 if this product does not fit."""
-        return min(DEPTH, max(0, SHARED_BYTES - self.ring_at) // self._stage_bytes)
+        return min(self.depth, max(0, self.room - self.ring_at) // self._stage_bytes)
 
     @property
     def shared_bytes(self) -> int:

@@ -12,20 +12,26 @@ from pallas_kernels.quantised_matmul.plan import Plan
 class Ring:
     """The stream of chunks of one warp, numbered in the order in which it multiplies them.
 
-    weights: i64 address of the matrix.
+    weights: i64 address of the matrix. barriers: i32 address of ``WARPS * DEPTH`` words of 64 bits. before: chunks of
+    other matrices that went through this ring earlier.
     """
 
     plan: Plan
     place: Place
     weights: Value
+    barriers: Value
+    before: Value | int = 0
 
-    def start(self) -> None:
-        """Initialise the barriers and ask for the first chunks."""
+    def initialise(self) -> None:
+        """Its barriers, once."""
         with ln.when(ln.equal(self.place.lane, 0)):
             for stage in range(self.plan.stages):
                 ln.init_transfer_barrier(self._barrier(ln.integer(stage)))
             ln.fence_transfer_barriers()
         ln.warp_barrier()
+
+    def start(self) -> None:
+        """Ask for the first chunks."""
         for n in range(self.plan.stages):
             self.request(ln.integer(n))
 
@@ -42,12 +48,13 @@ class Ring:
             size = ln.select(ln.equal(chunk, layout.chunks - 1), ln.integer(layout.last_chunk_bytes), size)
         if plan.passes * plan.group != layout.chunks:
             size = ln.select(ln.less(chunk, layout.chunks), size, ln.integer(0))
-        stage = ln.rem(n, plan.stages)
+        stage = ln.rem(ln.add(n, self.before), plan.stages)
         issue = ln.both(inside, ln.equal(place.lane, 0))
         ln.start_copy(issue, self._barrier(stage), self._slot(stage), ln.add(self.weights, offset), size)
 
     def wait(self, n: Value) -> Value:
         """Shared address of chunk n, once it is there."""
+        n = ln.add(n, self.before)
         stage = ln.rem(n, self.plan.stages)
         ln.await_copy(self._barrier(stage), ln.land(ln.div(n, self.plan.stages), 1))
         return self._slot(stage)
@@ -73,7 +80,7 @@ class Ring:
         return ln.add(ln.mul(self.place.warp, self.plan.stages), stage)
 
     def _barrier(self, stage: Value) -> Value:
-        return ln.add(self.place.shared, ln.add(ln.mul(self._own(stage), 8), self.plan.barriers_at))
+        return ln.add(self.barriers, ln.mul(self._own(stage), 8))
 
     def _slot(self, stage: Value) -> Value:
         at = ln.add(ln.mul(self._own(stage), self.plan.layout.chunk_bytes), self.plan.ring_at)

@@ -98,7 +98,7 @@ def test_eval_without_the_harness_says_how_to_install_it(run, tiny_gguf, monkeyp
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     outcome = run("eval", tiny_gguf("llama"), "--tasks", "arc_easy")
-    assert_one_error(outcome, "lm_eval", "pip install 'minfer-jax[eval]'")
+    assert_one_error(outcome, "lm_eval", "pip install lm_eval")
 
 
 def test_eval_as_a_process_with_a_stdout_that_lacks_its_signs(harness, tiny_gguf) -> None:

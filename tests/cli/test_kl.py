@@ -88,7 +88,7 @@ def test_wrong_usage_and_bad_input(run, tiny_gguf, text: Path, small: Path, tmp_
 
 
 def test_requantize_errors_and_table(run, tiny_gguf, small: Path, tmp_path: Path) -> None:
-    assert_one_error(run("requantize", small, small, "--type", "Q8_0"), "small.gguf", "is the model that is read")
+    assert_one_error(run("requantize", small, small, "--type", "Q8_0"), "small.gguf", "is a file that is read")
     assert_one_error(run("requantize", small, tmp_path / "x.gguf", "--type", "Q4_K"), "Q4_K", "Q5_1")
     assert_one_error(run("requantize", tmp_path / "no.gguf", tmp_path / "x.gguf", "--type", "Q8_0"), "no.gguf")
     assert run("requantize", small, tmp_path / "x.gguf").code == 2

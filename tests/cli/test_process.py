@@ -69,7 +69,7 @@ def test_ctrl_c_is_exit_code_130_without_traceback(tiny_gguf) -> None:
         assert process.stdin and process.stdout and process.stderr
         process.stdin.write(b'{"text": "the"}\n' * 512)  # one block of rows: its results come while stdin stays open
         process.stdin.flush()
-        assert json.loads(process.stdout.readline())["line"] == 1
+        assert json.loads(process.stdout.readline())["row"] == 1
         for _ in range(3):  # Python can lose one in a callback of its garbage collector
             process.send_signal(signal.SIGINT)
             try:

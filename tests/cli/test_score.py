@@ -47,7 +47,7 @@ def test_s02_rows_of_every_kind_in_order(run, smol135: Path, golden) -> None:
     outcome = run("score", smol135, "-", *EXACT, stdin=lines(*requests))
     assert outcome.code == 0
     *scores, whole, choice = outcome.rows
-    assert [row["line"] for row in outcome.rows] == [1, 2, 3, 4, 5]
+    assert [row["row"] for row in outcome.rows] == [1, 2, 3, 4, 5]
     for i, (got, want) in enumerate(zip(scores, pairs, strict=True)):
         assert got["id"] == i
         assert got["logprob"] == pytest.approx(want["sum_logprob"], abs=NEAR)
@@ -70,9 +70,10 @@ BAD = [
     (b"\xff\xfe", "byte 0 is not UTF-8"),
     (b"[" * 100_000, "not JSON"),
     (b'{"text": ' + b"9" * 5000 + b"}", "not JSON"),
-    (b"{}", "none of the fields"),
-    (b'{"context": "a"}', "has context:"),
-    (b'{"context": "a", "continuation": "b", "text": "c"}', "has context and continuation and text:"),
+    (b'{"text": "a", "id": NaN}', "not JSON that can be read: NaN"),
+    (b"{}", "has no fields; give context and continuation, or"),
+    (b'{"context": "a"}', "has context; give"),
+    (b'{"context": "a", "continuation": "b", "text": "c"}', "has context, continuation, text; give"),
     (b'{"context": "a", "continuation": 5}', "continuation is 5"),
     (b'{"context": null, "choices": ["b"]}', "context is null"),
     (b'{"context": "a", "choices": "b"}', "choices is"),
@@ -92,7 +93,7 @@ def test_s03_bad_rows_are_reported_and_the_others_scored(run, tiny_gguf) -> None
         rows += [bad, b"", json.dumps(good).encode()]
     outcome = run("score", model, "-", stdin=b"\xef\xbb\xbf" + b"\r\n".join(rows))
     assert outcome.code == 1
-    assert [row["line"] for row in outcome.rows] == [i for i in range(1, 3 * len(BAD) + 2) if i % 3 != 0]
+    assert [row["row"] for row in outcome.rows] == [i for i in range(1, 3 * len(BAD) + 2) if i % 3 != 0]
     (alone,) = run("score", model, "-", stdin=rows[0]).rows
     for row in outcome.rows[::2]:
         assert row["id"] == good["id"]
@@ -100,7 +101,7 @@ def test_s03_bad_rows_are_reported_and_the_others_scored(run, tiny_gguf) -> None
     for i, (_, reason) in enumerate(BAD):
         error = outcome.rows[2 * i + 1]["error"]
         assert any(words in error for words in reason.split("|")), error
-        assert f"minfer-jax: line {3 * i + 2}: {error}\n" in outcome.err
+        assert f"minfer-jax: row {3 * i + 2}: {error}\n" in outcome.err
     assert outcome.err.endswith(f"minfer-jax: error: {len(BAD)} of {2 * len(BAD) + 1} rows could not be scored\n")
 
 
@@ -120,7 +121,7 @@ def test_s03_strict_stops_at_the_first_bad_row(run, tiny_gguf) -> None:
     rows = lines({"text": "a the"}, {"text": 1}, {"text": "the"})
     outcome = run("score", tiny_gguf(next(iter(CASES))), "-", "--strict", stdin=rows)
     assert outcome.code == 1 and len(outcome.rows) == 1
-    assert outcome.err == "minfer-jax: error: line 2: text is 1; give a text\n"
+    assert outcome.err == "minfer-jax: error: row 2: text is 1; give a text\n"
 
 
 def test_s03_empty_and_truncated_are_told(run, tiny_gguf) -> None:

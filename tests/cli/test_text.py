@@ -4,7 +4,8 @@ import logging
 
 import pytest
 
-from minfer_jax.cli.text import print_table, printable, quoted
+from minfer_jax.cli.text import print_table
+from minfer_jax.display.text import printable, quoted
 
 
 def test_table_aligns_numbers_right_and_text_left(capsys: pytest.CaptureFixture) -> None:

@@ -20,6 +20,7 @@ from minfer_jax.sampling import (
     keep_min_p,
     keep_top_k,
     keep_top_p,
+    likeliest,
     sample,
 )
 
@@ -237,3 +238,18 @@ def test_a_numpy_seed_becomes_a_plain_one() -> None:
 def test_numbers_that_no_float_holds_are_refused() -> None:
     with pytest.raises(ArgumentError, match="^temperature is"):
         Sampler(temperature=10**400)
+
+
+def test_the_likeliest_token():
+    """Of processed logits, with the log-probability that the raw ones give it; the lowest id among equals."""
+    rng = np.random.default_rng(3)
+    logits, z = (rng.normal(0, 4, (6, V)).astype(np.float32) for _ in range(2))
+    z[1, [9, 40]] = 50
+    logits[2, 5], z[3, 7], z[4, 8], z[5, 8] = np.inf, np.nan, -np.inf, np.inf
+    token, logprob, sound = (np.asarray(x) for x in jax.jit(likeliest)(z, logits))
+    np.testing.assert_array_equal(sound, [True, True, False, False, True, False])
+    np.testing.assert_array_equal(token[sound], z[sound].argmax(-1))
+    rows = logits[sound].astype(np.float64)
+    wanted = rows[np.arange(3), token[sound]] - np.log(np.exp(rows).sum(-1))
+    np.testing.assert_allclose(logprob[sound], wanted, atol=1e-5)
+    assert ((token >= 0) & (token < V)).all()

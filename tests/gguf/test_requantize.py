@@ -8,6 +8,7 @@ import pytest
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType
 from gguf.quants import dequantize, quantize
 
+import minfer_jax
 from minfer_jax.errors import ArgumentError, GGUFError, MinferError, NumericsError, UnsupportedError
 from minfer_jax.gguf import open_gguf
 from minfer_jax.gguf.requantize import requantize, writable_types
@@ -129,7 +130,7 @@ def test_bad_arguments(tiny_gguf, tmp_path: Path) -> None:
     (tmp_path / "link.gguf").symlink_to(source)
     before = source.read_bytes()
     for target in (source, tmp_path / "link.gguf", tmp_path / "." / "in.gguf"):
-        with pytest.raises(ArgumentError, match="is the model that is read"):
+        with pytest.raises(ArgumentError, match="is a file that is read"):
             requantize(source, target, "Q4_0")
     for target, words in ((tmp_path, "is a folder"), (tmp_path / "no" / "x", "no folder"), ("", "path is ''")):
         with pytest.raises(ArgumentError, match=words):
@@ -153,3 +154,11 @@ def test_a_failure_leaves_the_old_file(tiny_gguf, tmp_path: Path, monkeypatch: p
     with pytest.raises(MinferError, match=r"out.gguf: cannot be written: No space left on device"):
         requantize(tiny_gguf("llama"), target, "Q4_0")
     assert target.read_bytes() == b"old" and [path.name for path in tmp_path.iterdir()] == ["out.gguf"]
+
+
+def test_it_is_public_and_takes_what_load_takes(tmp_path: Path) -> None:
+    assert minfer_jax.requantize is requantize
+    with pytest.raises(ArgumentError, match="no-such-model.*smollm2-135m"):
+        requantize("no-such-model", tmp_path / "out.gguf", "Q8_0")
+    with pytest.raises(ArgumentError, match="model is 7"):
+        requantize(7, tmp_path / "out.gguf", "Q8_0")  # pyright: ignore[reportArgumentType]

@@ -13,6 +13,7 @@ from minfer_jax.models import flash_attention as flash_attention_module
 from minfer_jax.models.attention import visible
 from minfer_jax.models.flash_attention import can_flash, flash_attention
 from tests.tiny import CASES
+from tests.traces import traced_anew
 
 CONFIG: Any = SimpleNamespace(head_dim=64, attention_scale=0.125, attention_softcap=0.0)
 
@@ -86,7 +87,7 @@ def test_a_model_that_takes_it(tiny_gguf, monkeypatch, case, dtype):
 
     monkeypatch.setattr(jax.nn, "dot_product_attention", instead)
     monkeypatch.setattr(flash_attention_module, "cuda_capability", lambda: (9, 0))
-    exact, model = (mj.load(tiny_gguf(case), implementation="dense", dtype=d) for d in ("float32", dtype))
+    exact, model = (traced_anew(mj.load(tiny_gguf(case), implementation="dense", dtype=d)) for d in ("float32", dtype))
     ids = CASES[case].tokens(20)
     wanted = mj.score_tokens(exact, [(ids[:1], ids[1:]), (ids[:3], ids[3:9])])
     ours = mj.score_tokens(model, [(ids[:1], ids[1:]), (ids[:3], ids[3:9])])

@@ -2,7 +2,9 @@
 does with the answers, is then compared with expanded weights."""
 
 from collections import Counter
+from dataclasses import replace
 
+import gguf
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,11 +12,16 @@ import pytest
 import minfer_jax as mj
 from minfer_jax import implementations
 from minfer_jax.gguf import open_gguf
-from pallas_kernels import compat, decode_attention, quantised_matmul
+from minfer_jax.models.head import token_logprobs
+from minfer_jax.quant import QuantTensor, dense_kernels
+from pallas_kernels import compat, decode_attention, decode_layers, dense_matmul, quantised_matmul
 from pallas_kernels.decode_attention.reference import reference as attention_reference
+from pallas_kernels.decode_layers.reference import reference as layers_reference
+from pallas_kernels.dense_matmul import reference as dense_reference
 from pallas_kernels.quantised_matmul.reference import quantised_matmul as matmul_reference
 from tests.generation.golden import GOLDEN, sure_steps
-from tests.tiny import CASES
+from tests.tiny import CASES, write_tiny
+from tests.traces import traced_anew
 
 
 @pytest.fixture
@@ -31,16 +38,19 @@ def calls(monkeypatch) -> Counter:
 
     monkeypatch.setattr(quantised_matmul, "quantised_matmul", counted("matmul", matmul_reference))
     monkeypatch.setattr(decode_attention, "decode_attention", counted("attention", attention_reference))
+    monkeypatch.setattr(decode_layers, "decode_layers", counted("layers", layers_reference))
+    for name in ("gated_matmul", "log_sum_exp"):
+        monkeypatch.setattr(dense_matmul, name, counted(name, getattr(dense_reference, name)))
     monkeypatch.setattr(implementations, "why_no_gpu_kernels", lambda: None)
     return count
 
 
-def steps(model: mj.Model, ids: list[int]) -> np.ndarray:
-    """Logits [T, vocab] of one token after another, in two rows of which the second is padding at times."""
-    cache, out = mj.init_cache(model.config, 2, 32), []
+def steps(model: mj.Model, ids: list[int], rows: int = 2) -> np.ndarray:
+    """Logits [T, vocab] of one token after another, in rows of which the second is padding at times."""
+    cache, out = mj.init_cache(model.config, rows, 32), []
     for i, token in enumerate(ids):
-        positions = jnp.array([[i], [i if i % 3 else -1]])
-        logits, cache = mj.forward(model.params, model.config, jnp.full((2, 1), token), positions, cache)
+        positions = jnp.array([[i], [i if i % 3 else -1]])[:rows]
+        logits, cache = mj.forward(model.params, model.config, jnp.full((rows, 1), token), positions, cache)
         out.append(np.asarray(logits[0, 0]))
     return np.stack(out)
 
@@ -75,22 +85,80 @@ def expected_products(path, layers: int) -> int:
 def test_decode_steps(tiny_gguf, calls, case, attentions):
     ids = CASES[case].tokens(12)
     exact = mj.load(tiny_gguf(case), implementation="dense", dtype="float32")
-    model = mj.load(tiny_gguf(case), implementation="pallas")
+    model = traced_anew(mj.load(tiny_gguf(case), implementation="pallas"))
     ours, wanted = steps(model, ids), steps(exact, ids)
     assert calls["matmul"] == expected_products(tiny_gguf(case), model.config.n_layers)
     assert calls["attention"] == attentions
     assert np.abs(ours - wanted).max() < 4e-3 * np.abs(wanted).max()
 
 
+def test_a_row_alone_takes_one_kernel_for_each_run_of_layers(tmp_path, calls):
+    """Of which here are two: a layer in which q, k and v differ in type, and two in which they do not."""
+    q4, q6 = (gguf.GGMLQuantizationType[name] for name in ("Q4_K", "Q6_K"))
+    names = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+    types = {"token_embd": (q6,)} | {name: (q4,) for name in names} | {"attn_v": (q6, q4, q4)}
+    path = write_tiny(replace(CASES["quant-k"], types=types), tmp_path / "model.gguf")
+    ids = CASES["quant-k"].tokens(12)
+    exact, model = (traced_anew(mj.load(path, implementation=name)) for name in ("dense", "pallas"))
+    ours, wanted = steps(model, ids, 1), steps(exact, ids, 1)
+    assert calls == {"layers": 2, "matmul": 1}  # and the head
+    assert np.abs(ours - wanted).max() < 4e-3 * np.abs(wanted).max()
+
+
 def test_many_tokens_take_expanded_weights(tiny_gguf, calls):
     ids = np.array([CASES["quant-k"].tokens(20)])
     positions = np.arange(20)[None]
-    exact, model = (mj.load(tiny_gguf("quant-k"), implementation=name) for name in ("dense", "pallas"))
+    exact, model = (traced_anew(mj.load(tiny_gguf("quant-k"), implementation=name)) for name in ("dense", "pallas"))
     wanted, _ = mj.forward(exact.params, exact.config, ids, positions)
     ours, _ = mj.forward(model.params, model.config, ids, positions)
     assert not calls
     assert np.abs(ours - wanted).max() < 4e-3 * np.abs(wanted).max()
     assert model.params.runs[0].q.planes["values"].dtype == jnp.float16
+
+
+@pytest.mark.parametrize("case", ["quant-k", "quant-legacy"])
+def test_gated_products_of_many_rows(tiny_gguf, calls, case):
+    """One kernel in the trace of a run of layers and one in that of the last; none for shapes that it does not take."""
+    ids = np.array([CASES[case].tokens(250)])
+    positions = np.arange(250)[None]
+    exact, model = (traced_anew(mj.load(tiny_gguf(case), implementation=name)) for name in ("dense", "pallas"))
+    wanted, _ = mj.forward(exact.params, exact.config, ids, positions)
+    apart, _ = mj.forward(model.params, model.config, ids, positions)
+    assert not calls  # too few rows
+    ids, positions = np.tile(ids, (2, 1)), np.tile(positions, (2, 1))
+    ours, _ = mj.forward(model.params, model.config, ids, positions)
+    assert calls["gated_matmul"] == {"quant-k": 3, "quant-legacy": 6}[case] and len(calls) == 1
+    assert 0 < np.linalg.norm(ours - wanted) < 1.1 * 2**0.5 * np.linalg.norm(apart - wanted)  # twice the rows
+
+
+def test_log_probabilities_by_one_kernel(tiny_gguf, calls):
+    """Against float64, also of a target far below the others; without the kernel where it does not fit."""
+    model = traced_anew(mj.load(tiny_gguf("quant-k"), implementation="pallas"))
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(384, 256)).astype(np.float16)
+    head = QuantTensor({"values": jnp.asarray(values)}, "F16", (384, 256), "pallas")
+    hidden, targets = rng.normal(size=(7, 256)).astype(np.float32), rng.integers(0, 384, 7)
+    config = replace(model.config, vocab_size=384)
+    params = replace(model.params, head=head)
+    z = hidden.astype(np.float64) @ values.astype(np.float64).T
+    z -= np.log(np.exp(z - z.max(1, keepdims=True)).sum(1, keepdims=True)) + z.max(1, keepdims=True)
+    targets[0], targets[1] = z[0].argmax(), z[1].argmin()
+    ours, best = token_logprobs(params, config, hidden, targets)
+    assert calls == {"log_sum_exp": 1}
+    np.testing.assert_allclose(ours, z[np.arange(7), targets], atol=0.01)
+    np.testing.assert_array_equal(best, z.argmax(1))
+    capped = replace(config, final_softcap=1e6)
+    np.testing.assert_allclose(token_logprobs(params, capped, hidden, targets)[0], ours, atol=0.01)
+    assert calls == {"log_sum_exp": 1}
+
+
+def test_a_log_probability_is_never_above_zero(calls):
+    """The only likely token: two sums in different orders."""
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(128, 64)).astype(np.float16)
+    w = QuantTensor({"values": jnp.asarray(values)}, "F16", (128, 64), "pallas")
+    ours, best = dense_kernels.log_softmax_at(jnp.asarray(20.0 * values, jnp.float32), w, jnp.arange(128))
+    assert (np.asarray(ours) <= 0).all() and (np.asarray(ours) > -1e-3).all() and (best == np.arange(128)).all()
 
 
 def test_what_a_model_says_and_refuses(tiny_gguf, calls):

@@ -126,7 +126,15 @@ class NativeFunctionTest(PublicFunctionTest):
         self.params, self.config = native.params, native.config
 
 
-@pytest.mark.parametrize("implementation", ["dense", pytest.param("ffi", marks=needs_library)])
+def params_of_head(weight: np.ndarray, implementation: str) -> mj.Params:
+    part = RawTensor("w", GGMLQuantizationType.F32, weight.shape, weight.view(np.uint8))
+    return mj.Params(to_tensor(part, implementation, "float32"), (), jnp.ones(8), None, jnp.ones((1, 1)))
+
+
+HEADS = pytest.mark.parametrize("implementation", ["dense", pytest.param("ffi", marks=needs_library)])
+
+
+@HEADS
 @pytest.mark.parametrize("vocab", [1, 37, 8192, 8193, 20000])
 def test_token_logprobs_over_several_chunks(dense, vocab, implementation):
     """Vocabularies below, at and above the chunk; the first, the last and ties included; padding of tiles is not."""
@@ -135,9 +143,7 @@ def test_token_logprobs_over_several_chunks(dense, vocab, implementation):
     weight[vocab // 2] = weight[-1]  # a tie: the lowest id is the greedy one
     hidden = np.concatenate([3 * weight[-1:], rng.normal(size=(5, 8))]).astype(np.float32)
     targets = np.array([vocab - 1, 0, vocab // 2, vocab // 3, vocab - 1, 0], np.int32)
-    part = RawTensor("w", GGMLQuantizationType.F32, weight.shape, weight.view(np.uint8))
-    head = to_tensor(part, implementation, "float32")
-    params = mj.Params(head, (), jnp.ones(8), None, jnp.ones((1, 1)))
+    params = params_of_head(weight, implementation)
     logprob, greedy = mj.token_logprobs(params, dense.config, jnp.asarray(hidden), jnp.asarray(targets))
     z = hidden.astype(np.float64) @ weight.T.astype(np.float64)
     peak = z.max(-1, keepdims=True)
@@ -145,6 +151,17 @@ def test_token_logprobs_over_several_chunks(dense, vocab, implementation):
     np.testing.assert_allclose(logprob, oracle[np.arange(6), targets], atol=1e-4, rtol=1e-5)
     tied = np.isclose(z, peak, atol=1e-9).argmax(-1)
     np.testing.assert_array_equal(greedy, tied)
+
+
+@HEADS
+def test_token_logprobs_of_what_cannot_be(dense, implementation):
+    """A first chunk of minus infinity; ids in the padding of a tile, which are no tokens."""
+    weight = np.ones((8195, 8), np.float32)
+    weight[:8192] = -3e38
+    targets = jnp.array([8194, 0, 8195, 8200])
+    logprob, greedy = mj.token_logprobs(params_of_head(weight, implementation), dense.config, jnp.ones((4, 8)), targets)
+    np.testing.assert_allclose(logprob, [-np.log(3), -np.inf, -np.inf, -np.inf], rtol=1e-6)
+    np.testing.assert_array_equal(greedy, 8192)
 
 
 def test_attention_equals_float64(dense, monkeypatch):

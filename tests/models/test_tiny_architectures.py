@@ -13,6 +13,7 @@ from minfer_jax.model import Model
 from minfer_jax.models import forward, init_cache, linear
 from tests.native.built import needs_library
 from tests.tiny import CASES, WITHOUT, write_tiny
+from tests.traces import traced_anew
 
 # Observed: 5e-5. llama.cpp reads GELU from a table of 16-bit floats, so Gemma's golden values are off by 8e-4.
 LIMIT, GEMMA_LIMIT = 2e-4, 1e-3
@@ -79,7 +80,7 @@ def test_native_products_with_rounded_inputs_are_near(name, tiny_gguf, tiny_gold
 @needs_library
 def test_tiled_layers_enter_a_product_as_a_whole_stack(tiny_gguf, monkeypatch):
     """A layer cut out of its stack would be copied at every step."""
-    model, seen = load_f32(tiny_gguf("llama"), implementation="ffi"), []
+    model, seen = traced_anew(load_f32(tiny_gguf("llama"), implementation="ffi")), []
 
     def products(x, weights, biases, *, activation=None, **fused):
         seen.extend((w.index is not None, w.planes["values"].shape) for w in weights)

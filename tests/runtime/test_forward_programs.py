@@ -4,7 +4,6 @@ import importlib
 import math
 import re
 from collections.abc import Callable
-from dataclasses import replace
 
 import jax
 import numpy as np
@@ -19,6 +18,7 @@ from minfer_jax.sampling import Sampler
 from minfer_jax.scoring import score_tokens
 from tests.promises import rounding
 from tests.runtime.runs import Asked, compiling, places, pure, run, tokens
+from tests.traces import traced_anew
 
 GREEDY = Sampler(temperature=0)
 SIGNATURE = re.compile(r"func\.func public @main\((.*?)\) -> ", re.S)
@@ -209,8 +209,7 @@ def test_a1_split_trace_sees_a_planted_callback(
         return rms_norm(x, *rest)
 
     monkeypatch.setattr(module, "rms_norm", planted)
-    # An epsilon of its own: traced anew, and what is traced serves no other test.
-    runtime = Runtime(replace(nano, config=replace(nano.config, rms_eps=1.5e-5)))
+    runtime = Runtime(traced_anew(nano))
     with runtime.trace() as records:
         work(runtime)
     assert all(record.splits > 1 for record in records)

@@ -3,7 +3,6 @@
 import importlib
 import random
 from collections.abc import Callable
-from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +17,7 @@ from minfer_jax.native import library
 from minfer_jax.runtime import hlo
 from minfer_jax.runtime.graph_dot import dot
 from tests.runtime.modules import DATA, MODULE, X, graph, real_program, scan, text_of
+from tests.traces import traced_anew
 
 # -- the reader
 
@@ -207,8 +207,7 @@ def test_a_callback_that_creeps_into_a_layer_is_seen(name: str, tiny: Model, mon
         return feed_forward(layer, config, x, *more)
 
     monkeypatch.setattr(module, "feed_forward", spied)
-    other = replace(tiny.config, rms_eps=2 * tiny.config.rms_eps)  # traced anew, and never used by another test
-    assert hlo.splits(real_program(name, replace(tiny, config=other))) > 1
+    assert hlo.splits(real_program(name, traced_anew(tiny))) > 1
 
 
 # -- kernels

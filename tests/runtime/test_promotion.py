@@ -194,17 +194,19 @@ def test_b_background_promotion_serves_the_bucket_meanwhile(
 
 
 EXIT = """
-import sys, time
+import sys, threading, time
 import numpy as np
 from minfer_jax import Runtime, load
 from minfer_jax.runtime import runtime as module
 
 runtime = Runtime(load(sys.argv[1]))
 compile_program = module.compile_program
+begun = threading.Event()
 
 def slow(shape, *rest):
     if shape.tokens < 16:
         print("begins", shape.tokens, flush=True)
+        begun.set()
         time.sleep(1)
     return compile_program(shape, *rest)
 
@@ -212,6 +214,7 @@ module.compile_program = slow
 for n in (5, 6, 7):
     for _ in range(3):
         runtime.forward(np.ones((1, n), int), np.arange(n)[None])
+begun.wait()
 print("ends", flush=True)
 """
 

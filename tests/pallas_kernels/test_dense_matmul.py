@@ -1,0 +1,110 @@
+"""Products of many rows with what follows them: definitions against float64, kernels against the same on a GPU."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels import compat, dense_matmul
+from pallas_kernels.dense_matmul import reference
+from pallas_kernels.shapes import MODELS
+
+needs_lowering = pytest.mark.skipif(compat.why_not_lowerable() is not None, reason=str(compat.why_not_lowerable()))
+VERSIONS = [pytest.param(dense_matmul, marks=pytest.mark.gpu, id="kernel"), pytest.param(reference, id="definition")]
+FACTOR = 64.0
+
+
+def normal(*shape: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float16)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+@pytest.mark.parametrize(("rows", "columns", "depth"), [(128, 128, 64), (300, 384, 576), (1, 128, 896)])
+def test_gated(version, activation, rows, columns, depth):
+    x = normal(rows, depth, seed=0) / np.float16(FACTOR)
+    gate, up = (normal(3, columns, depth, seed=seed) * np.float16(depth**-0.5) for seed in (1, 2))
+    call = jax.jit(partial(version.gated_matmul, activation=activation, factor=FACTOR))
+    h = call(x, gate, up, jnp.int32(1))
+    assert h.dtype == jnp.float16 and h.shape == (rows, columns)
+    g, u = (FACTOR * x.astype(np.float64) @ w[1].astype(np.float64).T for w in (gate, up))
+    inner = g if activation == "silu" else np.sqrt(8 / np.pi) * (g + 0.044715 * g**3)
+    np.testing.assert_allclose(FACTOR * np.asarray(h, np.float64), g / (1 + np.exp(-inner)) * u, rtol=6e-4, atol=3e-5)
+    np.testing.assert_array_equal(call(x, gate[1], up[1], None), h)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("rows", "columns", "depth"), [(256, 128, 64), (300, 1408, 576), (1, 512, 896)])
+def test_log_sum_exp(version, rows, columns, depth):
+    x, w = normal(rows, depth, seed=0) / np.float16(FACTOR), normal(columns, depth, seed=1) * np.float16(0.2)
+    w[-1] = w[3]  # equal logits, in another block where there is one
+    x[0] = w[3] / 16
+    total, best = jax.jit(partial(version.log_sum_exp, factor=FACTOR))(x, w)
+    z = FACTOR * x.astype(np.float64) @ w.astype(np.float64).T
+    peak = z.max(1)
+    # Tensor cores cut sums towards zero: for row 0, whose products have one sign, that adds up.
+    np.testing.assert_allclose(total, peak + np.log(np.exp(z - peak[:, None]).sum(1)), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(best, z.argmax(1))
+    assert best[0] == 3 and best.dtype == jnp.int32
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_are_not_hidden(version, bad):
+    x, w = normal(256, 64, seed=0), normal(256, 64, seed=1)
+    x[5, 7] = bad
+    total, _ = version.log_sum_exp(x, w)
+    h = version.gated_matmul(x, w, w, activation="silu")
+    assert (np.isfinite(np.asarray(total)) == (np.arange(256) != 5)).all()
+    assert (np.isfinite(np.asarray(h)).all(1) == (np.arange(256) != 5)).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["qwen2.5-0.5b", "qwen2.5-7b"])
+def test_shapes_of_real_models(name):
+    """Against cuBLAS and XLA on some thousand rows: many tiles for each block of threads."""
+    model = MODELS[name]
+    x = jnp.asarray(normal(2048, model.width, seed=0))
+    gate, up = (jnp.asarray(normal(2, model.ffn, model.width, seed=s)) * np.float16(0.02) for s in (1, 2))
+    ours = dense_matmul.gated_matmul(x, gate, up, 1, activation="silu").astype(jnp.float32)
+    wanted = reference.gated_matmul(x, gate, up, 1, activation="silu").astype(jnp.float32)
+    assert float(jnp.abs(ours - wanted).max()) < 2e-3 * float(jnp.abs(wanted).max())
+    w = gate.reshape(-1, model.width)[: model.ffn]
+    (ours, best), (wanted, argmax) = (v.log_sum_exp(x, w) for v in (dense_matmul, reference))
+    np.testing.assert_allclose(ours, wanted, atol=1e-4)
+    assert float((best == argmax).mean()) > 0.99  # logits may be as near to each other as their rounding
+
+
+@needs_lowering
+@pytest.mark.parametrize("name", MODELS)
+def test_shapes_of_real_models_are_lowered(name):
+    model, half = MODELS[name], jnp.float16
+    x = jax.ShapeDtypeStruct((512, model.width), half)
+    stack = jax.ShapeDtypeStruct((model.layers, model.ffn, model.width), half)
+    head = jax.ShapeDtypeStruct((model.vocab, model.width), half)
+    gated = jax.jit(partial(dense_matmul.gated_matmul, activation="gelu"))
+    for traced in (
+        gated.trace(x, stack, stack, jax.ShapeDtypeStruct((), jnp.int32)),
+        jax.jit(dense_matmul.log_sum_exp).trace(x, head),
+    ):
+        assert "mosaic_gpu" in traced.lower(lowering_platforms=("cuda",)).as_text()
+
+
+def test_what_fits():
+    assert dense_matmul.fits(128, 64) and not dense_matmul.fits(192, 64) and not dense_matmul.fits(128, 96)
+
+
+def test_arguments():
+    x, w = normal(128, 64, seed=0), normal(128, 64, seed=1)
+    if compat.why_not_lowerable() is not None:
+        with pytest.raises(RuntimeError, match="dense_matmul is not available: jax"):
+            dense_matmul.log_sum_exp(x, w)
+        return
+    with pytest.raises(ValueError, match="they are float16"):
+        dense_matmul.log_sum_exp(x.astype(np.float32), w)
+    with pytest.raises(ValueError, match=r"x takes \[N, 64\], in front \[L\] with layer"):
+        dense_matmul.gated_matmul(x, w, w, 0, activation="silu")
+    with pytest.raises(ValueError, match="not whole tiles"):
+        dense_matmul.log_sum_exp(x, w[:100])
