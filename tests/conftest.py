@@ -10,6 +10,7 @@ from minfer_jax.hub import resolve
 from minfer_jax.load import load
 from minfer_jax.model import Model
 from minfer_jax.native import library
+from tests.runtime.runs import NO_PREFILL
 from tests.tiny.fixtures import tiny_gguf, tiny_golden
 
 __all__ = ["tiny_gguf", "tiny_golden"]
@@ -18,6 +19,14 @@ __all__ = ["tiny_gguf", "tiny_golden"]
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 library()  # where it was not built, that is said once, before any test looks at what is written
+
+
+@pytest.fixture
+def repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For runs whose bytes are compared, in processes that are started, too: where XLA orders sums, a program of a
+    shape's own changes last bits, from a moment on that is another in each run."""
+    if library() is None:
+        monkeypatch.setenv(NO_PREFILL, "1")
 
 
 def _real_model(name: str) -> Path:

@@ -70,6 +70,7 @@ def wait_for(what, process: subprocess.Popen, seconds: int = 180):
     return found
 
 
+@pytest.mark.usefixtures("repeatable")
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 def test_actors_and_driver_die_and_nothing_is_lost(tiny_gguf, source: Path, tmp_path: Path) -> None:
     model, target, straight = tiny_gguf("llama"), tmp_path / "scores.jsonl", tmp_path / "straight.jsonl"

@@ -15,6 +15,11 @@ def tiny(tiny_gguf) -> Model:
     return load(tiny_gguf("llama"))
 
 
+@pytest.fixture(autouse=True)
+def compared(repeatable: None) -> None:
+    """Files of results are compared here, byte by byte."""
+
+
 @pytest.fixture
 def lines(tmp_path: Path) -> Callable[..., Path]:
     """lines(row, ...) -> a file of JSON lines; bytes are written as they are."""
