@@ -218,6 +218,11 @@ def halves(a: Value) -> list[Value]:
     )
 
 
+def as_halves(low: Value, high: Value) -> Value:
+    """Two float32 -> two float16 in a word, rounded to nearest, infinity beyond the largest."""
+    return ptx("cvt.rn.f16x2.f32 $0, $2, $1;", low, high, result=i32())
+
+
 def brain_halves(a: Value) -> list[Value]:
     """Two bfloat16 -> two float32."""
     return [as_float(shift_right(a, -16)), as_float(land(a, 0xFFFF0000))]
@@ -255,8 +260,9 @@ def offset(base: Value, a: Value) -> Value:
     return add(base, wide(a))
 
 
-def _vector(n: int) -> tuple[str, str]:
-    names = ", ".join(f"${i}" for i in range(n))
+def _vector(n: int, first: int = 0) -> tuple[str, str]:
+    """What n words are called in an instruction, and the n operands from ``first`` on."""
+    names = ", ".join(f"${first + i}" for i in range(n))
     return ("", names) if n == 1 else (f".v{n}", f"{{{names}}}")
 
 
@@ -278,8 +284,10 @@ def load_index(address: Value) -> Value:
     return ptx("ld.global.nc.b32 $0, [$1];", address, result=i32())
 
 
-def store_global(address: Value, value: Value) -> None:
-    ptx("st.global.b32 [$0], $1;", address, value)
+def store_global(address: Value, *values: Value) -> None:
+    """1, 2 or 4 words."""
+    kind, names = _vector(len(values), 1)
+    ptx(f"st.global{kind}.b32 [$0], {names};", address, *values)
 
 
 def load_mail(addresses: Sequence[Value], valid: Sequence[Value], n: int, tag: Value) -> list[list[Value]]:
@@ -333,10 +341,8 @@ def load_shared(address: Value, n: int, at: int = 0, real: bool = False) -> list
 
 def store_shared(address: Value, *values: Value, at: int = 0) -> None:
     """1, 2 or 4 words."""
-    n = len(values)
-    kind = "" if n == 1 else f".v{n}"
-    names = ", ".join(f"${i + 1}" for i in range(n))
-    ptx(f"st.shared{kind}.b32 [$0+{at}], {names if n == 1 else f'{{{names}}}'};", address, *values)
+    kind, names = _vector(len(values), 1)
+    ptx(f"st.shared{kind}.b32 [$0+{at}], {names};", address, *values)
 
 
 # --- threads ------------------------------------------------------------------------------------------------------
@@ -369,9 +375,14 @@ def barrier() -> None:
     ptx("bar.sync 0;", convergent=True)
 
 
-def group_barrier(index: Value, threads: int) -> None:
-    """The threads of a group of that size; groups that wait at a time have different indices, of 1 to 15."""
-    ptx(f"bar.sync $0, {threads};", index, convergent=True)
+def group_barrier(first: int, threads: int, group: Value | None = None, groups: int = 1) -> None:
+    """The threads of a group of that size. Group i of ``groups`` waits at barrier ``first`` + i, of 1 to 15: groups
+    that wait at a time have different ones."""
+    if group is None:
+        ptx(f"bar.sync {first}, {threads};", convergent=True)
+        return
+    own = " ".join(f"setp.eq.u32 p, $0, {i}; @p bar.sync {first + i}, {threads};" for i in range(groups))
+    ptx(f"{{ .reg .pred p; {own} }}", group, convergent=True)
 
 
 def warp_barrier() -> None:

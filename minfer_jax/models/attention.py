@@ -58,9 +58,9 @@ def _norm_and_rotate(
     layer: Layer, config: Config, q: jax.Array, k: jax.Array, cos: jax.Array, sin: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     if layer.q_norm is not None:
-        q = rms_norm(q, layer.q_norm, config.rms_eps)
+        q = rms_norm(q, layer.q_norm, config.rms_eps, layer.q)
     if layer.k_norm is not None:
-        k = rms_norm(k, layer.k_norm, config.rms_eps)
+        k = rms_norm(k, layer.k_norm, config.rms_eps, layer.k)
     return rotate(q, cos, sin), rotate(k, cos, sin)
 
 

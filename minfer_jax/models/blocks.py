@@ -49,7 +49,7 @@ def add_projection(
     if post_norm is None:
         return linear(h, [weight], [bias], residual=x, positions=positions)[0]
     (y,) = linear(h, [weight], [bias], positions=positions)
-    return x + rms_norm(y, post_norm, config.rms_eps, weight.is_tiled)
+    return x + rms_norm(y, post_norm, config.rms_eps, weight)
 
 
 def feed_forward(layer: Layer, config: Config, x: jax.Array, positions: jax.Array | None = None) -> jax.Array:

@@ -99,7 +99,7 @@ def hidden_states(
     rotations = angles(params.rope_freqs, positions, magnitude(config.rope))
     if tail_ids is None and decode_layers.serves(params, config, x, cache):
         x, cache = decode_layers.add_layers(params, config, x, *rotations, positions, cache)
-        return rms_norm(x, params.final_norm, config.rms_eps), cache
+        return rms_norm(x, params.final_norm, config.rms_eps, params.embedding), cache
     windows, tables = np.array(config.windows, np.int32), np.array(config.rope_tables, np.int32)
 
     def add_attention(layer: Layer, index: jax.Array | int, x: jax.Array, cache: KVCache | None) -> tuple:
@@ -127,7 +127,7 @@ def hidden_states(
     if tail_ids is not None:
         x, at = x.reshape(B * T, -1)[tail_ids], None
     x = feed_forward(last, config, x, at)
-    return rms_norm(x, params.final_norm, config.rms_eps, last.q.is_tiled), cache
+    return rms_norm(x, params.final_norm, config.rms_eps, params.embedding), cache
 
 
 def _scan_layers(

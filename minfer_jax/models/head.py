@@ -13,7 +13,7 @@ from minfer_jax.models.linear import linear
 from minfer_jax.models.native_rows import Sums, add_logits
 from minfer_jax.models.params import Params
 from minfer_jax.quant import QuantTensor
-from minfer_jax.quant.dense_kernels import have_kernels, log_softmax_at
+from minfer_jax.quant.dense_kernels import have_log_softmax, log_softmax_at
 from minfer_jax.sampling import argmax
 
 _VOCAB_CHUNK = 8192  # fixed by nothing but memory: N x 8192 floats are alive at a time
@@ -43,7 +43,7 @@ def token_logprobs(
     chex.assert_rank(hidden, 2)
     chex.assert_shape(targets, (hidden.shape[0],))
     weight = head_weight(params)
-    if have_kernels(weight) and not config.final_softcap:
+    if have_log_softmax(weight) and not config.final_softcap:
         return log_softmax_at(hidden, weight, targets)
     vocab = weight.shape[0]
     rows = -(-vocab // weight.row_step) * weight.row_step

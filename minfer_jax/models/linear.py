@@ -7,17 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from minfer_jax.models import native_rows
-from minfer_jax.quant import Weight, matmul
-from minfer_jax.quant.dense_kernels import can_gate, gated
+from minfer_jax.quant import Weight, dense_kernels, matmul
 from minfer_jax.quant.fragments import Fragments, takes
 from minfer_jax.quant.native_matmul import products
 
 
-def rms_norm(x: jax.Array, weight: jax.Array, eps: float, native: bool = False) -> jax.Array:
-    """x / sqrt(mean(x^2) + eps) * weight over the last axis: [..., D], [D] -> [..., D]. native: by the native library,
-    for a model that it runs."""
-    if native:
+def rms_norm(x: jax.Array, weight: jax.Array, eps: float, model: Weight) -> jax.Array:
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis: [..., D], [D] -> [..., D]. model: a weight of the model,
+    which tells what it runs on."""
+    if model.is_tiled:
         return native_rows.rms_norm(x, weight, eps)
+    if dense_kernels.have_norm(model, x):
+        return dense_kernels.rms_norm(x, weight, eps)
     return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + eps) * weight
 
 
@@ -55,11 +56,13 @@ def linear(
         return [y] if activation else jnp.split(y, np.cumsum([w.shape[0] for w in weights[:-1]]), -1)
     if len(weights) == 1 and biases == [None] and norm is None and (own := weights[0].fragments) and takes(x):
         return [own.product(x, residual=residual)]
-    if norm is not None:
-        x = rms_norm(x, norm, eps)
-    if activation is not None and biases == [None, None] and residual is None and can_gate(x, weights[0], weights[1]):
-        return [gated(x, weights[0], weights[1], activation)]
-    results = [matmul(x, w) for w in weights]
+    if dense_kernels.have_products(weights, x):
+        if biases == [None] * len(weights):
+            return dense_kernels.products(x, weights, norm=norm, eps=eps, activation=activation, residual=residual)
+        results = dense_kernels.products(x, weights, norm=norm, eps=eps)
+    else:
+        x = x if norm is None else rms_norm(x, norm, eps, weights[0])
+        results = [matmul(x, w) for w in weights]
     results = [y if bias is None else y + bias for y, bias in zip(results, biases, strict=True)]
     if activation is not None:
         gate, up = results

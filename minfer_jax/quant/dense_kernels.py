@@ -1,6 +1,9 @@
-"""Products of many rows with expanded weights by GPU kernels, where more than the product is done in one."""
+"""Many rows on a GPU that has kernels for it: norms, and products with expanded weights and what follows them.
 
-import math
+The bits of a row depend neither on the other rows nor on their number.
+"""
+
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -9,34 +12,83 @@ import pallas_kernels.dense_matmul as kernels
 from minfer_jax.quant.mixed import Weight
 from minfer_jax.quant.narrow import narrow
 from minfer_jax.quant.tensor import QuantTensor
+from pallas_kernels import rms_norm as norms
 
-_FEWEST_ROWS = 256  # below, the library's products are spread better over the device
-
-
-def have_kernels(*weights: Weight) -> bool:
-    """Whether these matrices are expanded for a GPU that has the kernels, in shapes that they take."""
-    return all(w.implementation == "pallas" and kernels.fits(*w.shape) for w in weights)
+_HALF = jnp.dtype(jnp.float16)
 
 
-def can_gate(x: jax.Array, gate: Weight, up: Weight) -> bool:
-    """Whether :func:`gated` is for such inputs [..., K]."""
-    return math.prod(x.shape[:-1]) >= _FEWEST_ROWS and have_kernels(gate, up)
+def have_norm(weight: Weight, x: jax.Array) -> bool:
+    """Whether norms of x [..., K] in a model with such weights have a kernel."""
+    return weight.implementation == "pallas" and x.shape[-1] % 4 == 0
 
 
-def gated(x: jax.Array, gate: Weight, up: Weight, activation: str) -> jax.Array:
-    """activation(x @ gate.T) * (x @ up.T): x [..., K] float32 -> [..., N] float32, which has been rounded as
-    :func:`narrow` does it: the next product's own rounding is then none, and XLA leaves both out."""
-    assert isinstance(gate, QuantTensor) and isinstance(up, QuantTensor)  # see can_gate
-    rows, factor = narrow(x.reshape(-1, x.shape[-1]), jnp.dtype(jnp.float16))
-    values = gate.planes["values"], up.planes["values"]
-    h = kernels.gated_matmul(rows, *values, gate.index, activation=activation, factor=factor)
-    return (h.astype(jnp.float32) * factor).reshape(*x.shape[:-1], -1)
+def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
+    """As ``models.linear.rms_norm``."""
+    return norms.rms_norm(x.reshape(-1, x.shape[-1]), weight, eps=eps).reshape(x.shape)
+
+
+def have_products(weights: Sequence[Weight], x: jax.Array) -> bool:
+    """Whether products of x [..., K] with these matrices have a kernel: those of prompts and scores. A decode step
+    [B, 1, K] of more rows than packed weights are for is left to the library, which is faster with that few."""
+    is_step = x.ndim == 3 and x.shape[1] == 1
+    return not is_step and all(w.implementation == "pallas" and kernels.fits(*w.shape) for w in weights)
+
+
+def have_log_softmax(weight: Weight) -> bool:
+    """Whether :func:`log_softmax_at` is for a head."""
+    return weight.implementation == "pallas" and kernels.fits(*weight.shape, tile_columns=128)
+
+
+def products(
+    x: jax.Array,
+    weights: Sequence[Weight],
+    *,
+    norm: jax.Array | None = None,
+    eps: float = 0.0,
+    activation: str | None = None,
+    residual: jax.Array | None = None,
+) -> list[jax.Array]:
+    """As ``models.linear.linear`` without biases, with a residual for one weight alone."""
+    rows, factor = _input(x, norm, eps)
+    stack, index = [_values(w) for w in weights], _index(weights[0])
+    if activation is not None:
+        gate, up = stack
+        h = kernels.gated_matmul(rows, gate, up, index, activation=activation, factor=factor)
+        # It was rounded as the next product's input would be: that is then no rounding, and XLA leaves both out.
+        results = [h.astype(jnp.float32) * factor]
+    else:
+        added = None if residual is None else residual.reshape(len(rows), -1)
+        y = kernels.matmul(rows, stack, index, factor=factor, residual=added)
+        ends = [sum(w.shape[0] for w in weights[: i + 1]) for i in range(len(weights) - 1)]
+        results = jnp.split(y, ends, -1)
+    return [y.reshape(*x.shape[:-1], -1) for y in results]
+
+
+def _input(x: jax.Array, norm: jax.Array | None, eps: float) -> tuple[jax.Array, float]:
+    """x [..., K], normed if there is a weight for that, as rows [M, K] float16 in the manner of :func:`narrow`."""
+    rows = x.reshape(-1, x.shape[-1])
+    if norm is None:
+        return narrow(rows, _HALF)
+    _, factor = narrow(norm, _HALF)
+    return norms.rms_norm(rows, norm, eps=eps, divisor=factor, dtype=_HALF), factor
 
 
 def log_softmax_at(x: jax.Array, w: QuantTensor, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Of the logits ``x @ w.T`` the log-softmax at one column for each row, and the column of the largest: x [M, K]
     float32, targets [M] int32 -> (float32 [M], int32 [M])."""
-    rows, factor = narrow(x, jnp.dtype(jnp.float16))
+    rows, factor = narrow(x, _HALF)
     total, best = kernels.log_sum_exp(rows, w.values(), factor=factor)
-    own = (rows.astype(jnp.float32) * w.take(targets)).sum(-1) * factor
+    # Products of two float16 are exact in float32, however they are compiled; their sum has one order.
+    own = kernels.ordered_sum(rows.astype(jnp.float32) * w.take(targets), 1) * factor
     return jnp.minimum(own - total, 0), best  # rounded apart, the two may differ by more than nothing
+
+
+def _values(w: Weight) -> jax.Array:
+    """[N, K], or a stack of which ``_index`` tells one."""
+    assert isinstance(w, QuantTensor)  # weights for "pallas" are
+    return w.planes["values"]
+
+
+def _index(w: Weight) -> jax.Array | int | None:
+    assert isinstance(w, QuantTensor)
+    return w.index

@@ -32,6 +32,7 @@ from minfer_jax.runtime.keys import Shape, graph_uid, key_name, traced_settings
 from minfer_jax.runtime.program import compile_program, specs
 from minfer_jax.runtime.program_cache import MAX_BYTES, MAX_PROGRAMS, ProgramCache, Promotion
 from minfer_jax.runtime.readback import Readback, Route
+from minfer_jax.runtime.resident import resident
 from minfer_jax.runtime.trace import Tracer, TraceRecord
 from minfer_jax.sampling import Settings
 
@@ -175,7 +176,8 @@ class Runtime(Model):
             if shape.batch != rows:
                 cut = partial(decode.first_rows, rows=shape.batch)
                 kept = jax.eval_shape(cut, *kept) if abstract else cut(*kept)
-            return self.params, np.int32(budget), *kept, settings, ends, pad_ended(ended, shape.batch)
+            those = resident(np.int32(budget)), resident(pad_ended(ended, shape.batch))
+            return self.params, those[0], *kept, settings, ends, those[1]
 
         known = None if self.early_exit else greedy
         static = {"steps": steps, "early_exit": self.early_exit, "greedy": known, "readback": route}
@@ -221,7 +223,8 @@ class Runtime(Model):
     ) -> Call:
         def arrange(shape: Shape, _: bool) -> tuple:
             padded_tokens, padded_positions, padded_tail = pad_run(tokens, positions, tail_ids, shape)
-            return self.params, padded_tokens, padded_positions, cache, padded_tail
+            tail = None if padded_tail is None else resident(padded_tail)
+            return self.params, padded_tokens, resident(padded_positions), cache, tail
 
         return self._call(jitted.forward_rows, exact, bucket, arrange, {"destination": destination})
 

@@ -116,7 +116,7 @@ class _Layers:
         room = ln.add(self.shared, plan.rooms[0] if i % 2 else 0)
         cta = self._counted_from(plan.first_ctas[i])
         barriers = ln.add(self.shared, plan.barriers_at + i * BARRIER_BYTES)
-        return Stage.repeated(product, matrix, room, cta, barriers, layer)
+        return Stage.repeated(product, matrix, room, cta, i, barriers, layer)
 
     def _counted_from(self, first: int) -> Value:
         """The block's index if that block has 0."""
@@ -145,7 +145,7 @@ class _Layers:
         parts = self._mail("splits", heads.tag)
         own = ln.div(ln.thread(), THREADS)
         shared = ln.add(self.shared, ln.add(ln.mul(own, plan.attention_bytes), plan.attention_at))
-        barrier = lambda: ln.group_barrier(ln.add(own, 1), THREADS)  # noqa: E731
+        barrier = lambda: ln.group_barrier(1, THREADS, own, TEAMS)  # noqa: E731
         team = Team(ln.rem(ln.thread(), THREADS), shared, barrier)
 
         def start(head: Value, split: Value | int) -> Value:

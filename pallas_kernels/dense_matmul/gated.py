@@ -1,14 +1,15 @@
 """activation(x @ gate.T) * (x @ up.T), the first half of a gated feed-forward layer (arXiv 2002.05202)."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from pallas_kernels.compat import mosaic
-from pallas_kernels.dense_matmul.tiles import COLUMNS, tiled_product, whole_tiles
+from pallas_kernels.dense_matmul.tiles import Part, Tile, choose, tiled_product
 
-_ROWS = 64
+_TILES = Tile(64, 128, together=True), Tile(64, 64, 0.35, depth=128)  # costs: see product.py
 
 
 def gated_matmul(
@@ -20,31 +21,28 @@ def gated_matmul(
     activation: str,
     factor: float = 1.0,
 ) -> jax.Array:
-    """x [M, K] float16, gate and up [N, K] float16 (N a multiple of 128, K of 64), or stacks [L, N, K] of which
-    ``layer``, an int32 scalar, is used -> [M, N] float16.
+    """x [M, K] float16, gate and up [N, K] float16 (N and K multiples of 64), or stacks [L, N, K] of which ``layer``,
+    an int32 scalar, is used -> [M, N] float16.
 
     activation: "silu", or "gelu" in its tanh form. factor: what x, and the result, have been divided by. All but x, the
     weights and the result is float32.
     """
+    pl, plgpu = mosaic("pallas"), mosaic()
 
-    def gated(sums: list[jax.Array], part: Any) -> None:
+    def gated(sums: list[jax.Array], out: Any, part: Part, _: Sequence[Any]) -> None:
         g, u = sums
         g = g * factor
-        part[...] = (g / (1 + jnp.exp(-_slope(g, activation))) * u).astype(jnp.float16)
+        h = (g / (1 + jnp.exp(-_slope(g, activation))) * u).astype(jnp.float16)
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)  # the part before this one has left
+        part.shared[...] = h
+        plgpu.commit_smem()
+        here = pl.ds(part.row, tile.rows), pl.ds(part.column, tile.columns)
+        plgpu.copy_smem_to_gmem(part.shared, out.at[here])
 
-    M, ds = len(x), mosaic("pallas").ds
-    x = whole_tiles(x, _ROWS)
-    h = tiled_product(
-        x,
-        [gate, up],
-        layer,
-        rows=_ROWS,
-        out=jax.ShapeDtypeStruct((len(x), gate.shape[-2]), jnp.float16),
-        part=jax.ShapeDtypeStruct((_ROWS, COLUMNS), jnp.float16),
-        finish=gated,
-        place=lambda out, row, block: out.at[ds(row, _ROWS), ds(block * COLUMNS, COLUMNS)],
-    )
-    return h[:M]
+    M, N = len(x), gate.shape[-2]
+    tile = choose(M, [gate], _TILES)
+    out = lambda rows: jax.ShapeDtypeStruct((rows, N), jnp.float16)  # noqa: E731
+    return tiled_product(x, [[gate], [up]], layer, tile, out=out, finish=gated, shared=jnp.float16)[:M]
 
 
 def _slope(g: jax.Array, activation: str) -> jax.Array:

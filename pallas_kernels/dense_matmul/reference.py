@@ -1,7 +1,22 @@
 """The definitions of the ops, for tests."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
+
+
+def matmul(
+    x: jax.Array,
+    matrices: Sequence[jax.Array],
+    layer: jax.Array | int | None = None,
+    *,
+    factor: float = 1.0,
+    residual: jax.Array | None = None,
+) -> jax.Array:
+    """As ``dense_matmul.matmul``."""
+    y = _product(x, jnp.concatenate([w if layer is None else w[layer] for w in matrices])) * factor
+    return y if residual is None else y + residual
 
 
 def gated_matmul(

@@ -51,10 +51,12 @@ class Stage:
         return cls(plan, place, matrix, Ring(plan, place, matrix.words, ln.add(shared, plan.barriers_at)))
 
     @classmethod
-    def repeated(cls, plan: Plan, matrix: Matrix, shared: Value, cta: Value, barriers: Value, round: Value) -> "Stage":
-        """One that was run ``round`` times before, with matrices of the same plan. shared: may be another address each
-        time. barriers: i32 address of its own ``BARRIER_BYTES``."""
-        place = Place.make(plan, shared, cta)
+    def repeated(
+        cls, plan: Plan, matrix: Matrix, shared: Value, cta: Value, index: int, barriers: Value, round: Value
+    ) -> "Stage":
+        """Product ``index`` of a kernel, run ``round`` times before with matrices of the same plan. shared: may be
+        another address each time. barriers: i32 address of its own ``BARRIER_BYTES``."""
+        place = Place.make(plan, shared, cta, index)
         before = ln.mul(round, _chunks(plan, place))
         return cls(plan, place, matrix, Ring(plan, place, matrix.words, barriers, before))
 

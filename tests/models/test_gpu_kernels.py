@@ -14,11 +14,12 @@ from minfer_jax import implementations
 from minfer_jax.gguf import open_gguf
 from minfer_jax.models.head import token_logprobs
 from minfer_jax.quant import QuantTensor, dense_kernels
-from pallas_kernels import compat, decode_attention, decode_layers, dense_matmul, quantised_matmul
+from pallas_kernels import compat, decode_attention, decode_layers, dense_matmul, quantised_matmul, rms_norm
 from pallas_kernels.decode_attention.reference import reference as attention_reference
 from pallas_kernels.decode_layers.reference import reference as layers_reference
 from pallas_kernels.dense_matmul import reference as dense_reference
 from pallas_kernels.quantised_matmul.reference import quantised_matmul as matmul_reference
+from pallas_kernels.rms_norm.reference import rms_norm as norm_reference
 from tests.generation.golden import GOLDEN, sure_steps
 from tests.tiny import CASES, write_tiny
 from tests.traces import traced_anew
@@ -41,6 +42,8 @@ def calls(monkeypatch) -> Counter:
     monkeypatch.setattr(decode_layers, "decode_layers", counted("layers", layers_reference))
     for name in ("gated_matmul", "log_sum_exp"):
         monkeypatch.setattr(dense_matmul, name, counted(name, getattr(dense_reference, name)))
+    monkeypatch.setattr(dense_matmul, "matmul", counted("dense", dense_reference.matmul))
+    monkeypatch.setattr(rms_norm, "rms_norm", counted("norm", norm_reference))
     monkeypatch.setattr(implementations, "why_no_gpu_kernels", lambda: None)
     return count
 
@@ -101,34 +104,32 @@ def test_a_row_alone_takes_one_kernel_for_each_run_of_layers(tmp_path, calls):
     ids = CASES["quant-k"].tokens(12)
     exact, model = (traced_anew(mj.load(path, implementation=name)) for name in ("dense", "pallas"))
     ours, wanted = steps(model, ids, 1), steps(exact, ids, 1)
-    assert calls == {"layers": 2, "matmul": 1}  # and the head
+    assert calls == {"layers": 2, "norm": 1, "matmul": 1}  # and the head
     assert np.abs(ours - wanted).max() < 4e-3 * np.abs(wanted).max()
 
 
-def test_many_tokens_take_expanded_weights(tiny_gguf, calls):
-    ids = np.array([CASES["quant-k"].tokens(20)])
+@pytest.mark.parametrize(
+    ("case", "traces", "dense", "gated", "norms"),
+    [
+        ("quant-k", 3, 3, 1, 2),  # q, k and v; heads; down
+        ("quant-legacy", 6, 2, 1, 2),  # k and v have 32 rows
+        ("quant-phi3", 3, 1, 0, 2),  # the heads alone are whole tiles
+        ("quant-gemma3", 2, 0, 0, 6),  # rows of 32 numbers; norms of q, k, and behind attention and FFN
+        ("qwen2", 2, 1, 0, 2),
+    ],
+)
+def test_many_tokens_take_expanded_weights(tiny_gguf, calls, case, traces, dense, gated, norms):
+    """Of a trace, one for a run of layers and one for the last layer: kernels for q, k and v, for the heads, for gate
+    and up, for the rest of the FFN, where shapes are whole tiles; and for norms."""
+    ids = np.array([CASES[case].tokens(20)])
     positions = np.arange(20)[None]
-    exact, model = (traced_anew(mj.load(tiny_gguf("quant-k"), implementation=name)) for name in ("dense", "pallas"))
-    wanted, _ = mj.forward(exact.params, exact.config, ids, positions)
-    ours, _ = mj.forward(model.params, model.config, ids, positions)
-    assert not calls
-    assert np.abs(ours - wanted).max() < 4e-3 * np.abs(wanted).max()
-    assert model.params.runs[0].q.planes["values"].dtype == jnp.float16
-
-
-@pytest.mark.parametrize("case", ["quant-k", "quant-legacy"])
-def test_gated_products_of_many_rows(tiny_gguf, calls, case):
-    """One kernel in the trace of a run of layers and one in that of the last; none for shapes that it does not take."""
-    ids = np.array([CASES[case].tokens(250)])
-    positions = np.arange(250)[None]
     exact, model = (traced_anew(mj.load(tiny_gguf(case), implementation=name)) for name in ("dense", "pallas"))
     wanted, _ = mj.forward(exact.params, exact.config, ids, positions)
-    apart, _ = mj.forward(model.params, model.config, ids, positions)
-    assert not calls  # too few rows
-    ids, positions = np.tile(ids, (2, 1)), np.tile(positions, (2, 1))
     ours, _ = mj.forward(model.params, model.config, ids, positions)
-    assert calls["gated_matmul"] == {"quant-k": 3, "quant-legacy": 6}[case] and len(calls) == 1
-    assert 0 < np.linalg.norm(ours - wanted) < 1.1 * 2**0.5 * np.linalg.norm(apart - wanted)  # twice the rows
+    wanted_calls = {"dense": traces * dense, "gated_matmul": traces * gated, "norm": traces * norms + 1}
+    assert calls == {name: count for name, count in wanted_calls.items() if count}
+    assert np.abs(ours - wanted).max() < 4e-3 * np.abs(wanted).max()
+    assert model.params.runs[0].q.planes["values"].dtype == jnp.float16
 
 
 def test_log_probabilities_by_one_kernel(tiny_gguf, calls):
@@ -144,12 +145,12 @@ def test_log_probabilities_by_one_kernel(tiny_gguf, calls):
     z -= np.log(np.exp(z - z.max(1, keepdims=True)).sum(1, keepdims=True)) + z.max(1, keepdims=True)
     targets[0], targets[1] = z[0].argmax(), z[1].argmin()
     ours, best = token_logprobs(params, config, hidden, targets)
-    assert calls == {"log_sum_exp": 1}
+    assert calls["log_sum_exp"] == 1
     np.testing.assert_allclose(ours, z[np.arange(7), targets], atol=0.01)
     np.testing.assert_array_equal(best, z.argmax(1))
     capped = replace(config, final_softcap=1e6)
     np.testing.assert_allclose(token_logprobs(params, capped, hidden, targets)[0], ours, atol=0.01)
-    assert calls == {"log_sum_exp": 1}
+    assert calls["log_sum_exp"] == 1
 
 
 def test_a_log_probability_is_never_above_zero(calls):
@@ -186,3 +187,19 @@ def test_greedy_text_of_a_real_model(smol_model):
         assert out.tokens[:n] == case["ids"][:n]
         off += list(np.abs(np.subtract(out.token_logprobs[:n], case["logprobs"][:n])))
     assert np.mean(off) < 0.01
+
+
+@pytest.mark.gpu
+def test_a_text_has_the_bits_that_it_has_alone(smol_model):
+    """Scored in batches of all sizes, and generated from beside others; padded to whatever length."""
+    texts = [np.random.default_rng(n).integers(1000, 40000, n).tolist() for n in (7, 17, 48, 130, 700)]
+    pairs = [(text[: len(text) // 2], text[len(text) // 2 :]) for text in texts]
+    alone = [mj.score_tokens(smol_model, [pair], progress=False)[0] for pair in pairs]
+    for many in (pairs, pairs * 4):
+        for batch_tokens in (None, 1024):
+            scores = mj.score_tokens(smol_model, many, progress=False, batch_tokens=batch_tokens)
+            assert [score.token_logprobs for score in scores[: len(pairs)]] == [s.token_logprobs for s in alone]
+    greedy = mj.Sampler(temperature=0)
+    apart = [mj.generate(smol_model, text, max_tokens=12, sampler=greedy) for text in texts[:4]]
+    beside = mj.generate_batch(smol_model, texts[:4], max_tokens=12, sampler=greedy)
+    assert [(g.tokens, g.token_logprobs) for g in beside] == [(g.tokens, g.token_logprobs) for g in apart]

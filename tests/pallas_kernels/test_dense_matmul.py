@@ -21,8 +21,27 @@ def normal(*shape: int, seed: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth"),
+    [(128, [128], 64), (300, [384, 64, 64], 576), (1, [64], 896), (3000, [1024, 128, 128], 128), (2000, [1088], 128)],
+)
+def test_matmul(version, rows, columns, depth, residual):
+    """Of the numbers of rows and columns, some for each kind of tile."""
+    x = normal(rows, depth, seed=0) / np.float16(FACTOR)
+    stacks = [normal(2, n, depth, seed=seed) for seed, n in enumerate(columns)]
+    added = np.random.default_rng(9).normal(size=(rows, sum(columns))).astype(np.float32) if residual else None
+    call = jax.jit(partial(version.matmul, factor=FACTOR))
+    y = call(x, stacks, jnp.int32(1), residual=added)
+    assert y.dtype == jnp.float32 and y.shape == (rows, sum(columns))
+    wanted = FACTOR * x.astype(np.float64) @ np.concatenate([w[1] for w in stacks]).astype(np.float64).T
+    np.testing.assert_allclose(y, wanted if added is None else wanted + added, rtol=1e-5, atol=2e-5 * depth**0.5)
+    np.testing.assert_array_equal(call(x, [w[1] for w in stacks], None, residual=added), y)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("activation", ["silu", "gelu"])
-@pytest.mark.parametrize(("rows", "columns", "depth"), [(128, 128, 64), (300, 384, 576), (1, 128, 896)])
+@pytest.mark.parametrize(("rows", "columns", "depth"), [(128, 64, 64), (300, 384, 576), (1, 128, 896), (900, 2048, 64)])
 def test_gated(version, activation, rows, columns, depth):
     x = normal(rows, depth, seed=0) / np.float16(FACTOR)
     gate, up = (normal(3, columns, depth, seed=seed) * np.float16(depth**-0.5) for seed in (1, 2))
@@ -57,7 +76,9 @@ def test_numbers_that_are_not_finite_are_not_hidden(version, bad):
     x[5, 7] = bad
     total, _ = version.log_sum_exp(x, w)
     h = version.gated_matmul(x, w, w, activation="silu")
+    y = version.matmul(x, [w])
     assert (np.isfinite(np.asarray(total)) == (np.arange(256) != 5)).all()
+    assert (np.isfinite(np.asarray(y)).all(1) == (np.arange(256) != 5)).all()
     assert (np.isfinite(np.asarray(h)).all(1) == (np.arange(256) != 5)).all()
 
 
@@ -77,6 +98,27 @@ def test_shapes_of_real_models(name):
     assert float((best == argmax).mean()) > 0.99  # logits may be as near to each other as their rounding
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["qwen2.5-0.5b", "smollm2-135m"])
+def test_bits_depend_on_the_row_alone(name):
+    """Whatever tiles the number of rows brings with it."""
+    model = MODELS[name]
+    x = jnp.asarray(normal(4096, model.width, seed=0))
+    q, k = (jnp.asarray(normal(heads * model.head, model.width, seed=heads)) for heads in (model.heads, model.kv_heads))
+    gate, head = (jnp.asarray(normal(n, model.width, seed=n)) * np.float16(0.02) for n in (model.ffn, 12800))
+    for call in (
+        lambda x: dense_matmul.matmul(x, [q, k, k]),
+        lambda x: dense_matmul.matmul(x, [gate]),
+        lambda x: dense_matmul.gated_matmul(x, gate, gate, activation="silu"),
+        lambda x: dense_matmul.log_sum_exp(x, head)[0],
+    ):
+        call = jax.jit(call)
+        whole = np.asarray(call(x))
+        for rows in (1, 16, 17, 48, 300, 512, 1100, 2048):
+            np.testing.assert_array_equal(call(x[:rows] + 0), whole[:rows])
+            np.testing.assert_array_equal(call(x[-rows:] + 0), whole[-rows:])
+
+
 @needs_lowering
 @pytest.mark.parametrize("name", MODELS)
 def test_shapes_of_real_models_are_lowered(name):
@@ -85,15 +127,23 @@ def test_shapes_of_real_models_are_lowered(name):
     stack = jax.ShapeDtypeStruct((model.layers, model.ffn, model.width), half)
     head = jax.ShapeDtypeStruct((model.vocab, model.width), half)
     gated = jax.jit(partial(dense_matmul.gated_matmul, activation="gelu"))
+    sizes = model.heads * model.head, model.kv_heads * model.head
+    q, k = (jax.ShapeDtypeStruct((model.layers, n, model.width), half) for n in sizes)
+    residual = jax.ShapeDtypeStruct((512, model.width), jnp.float32)
+    down = jax.ShapeDtypeStruct((model.layers, model.width, model.ffn), half)
+    wide, index = jax.ShapeDtypeStruct((512, model.ffn), half), jax.ShapeDtypeStruct((), jnp.int32)
     for traced in (
-        gated.trace(x, stack, stack, jax.ShapeDtypeStruct((), jnp.int32)),
+        jax.jit(dense_matmul.matmul).trace(x, [q, k, k], index),
+        jax.jit(dense_matmul.matmul).trace(wide, [down], index, residual=residual),
+        gated.trace(x, stack, stack, index),
         jax.jit(dense_matmul.log_sum_exp).trace(x, head),
     ):
         assert "mosaic_gpu" in traced.lower(lowering_platforms=("cuda",)).as_text()
 
 
 def test_what_fits():
-    assert dense_matmul.fits(128, 64) and not dense_matmul.fits(192, 64) and not dense_matmul.fits(128, 96)
+    assert dense_matmul.fits(192, 64) and not dense_matmul.fits(96, 64) and not dense_matmul.fits(128, 96)
+    assert dense_matmul.fits(128, 64, 128) and not dense_matmul.fits(192, 64, 128)
 
 
 def test_arguments():
