@@ -1,15 +1,16 @@
 """activation(x @ gate.T) * (x @ up.T), the first half of a gated feed-forward layer (arXiv 2002.05202)."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from pallas_kernels.compat import mosaic
-from pallas_kernels.dense_matmul.tiles import Part, Tile, choose, tiled_product
+from pallas_kernels.dense_matmul.tiles import Part, Tile, choose, index_of, tiled_product
 
-_TILES = Tile(64, 128, together=True), Tile(64, 64, 0.35, depth=128)  # costs: see product.py
+_TILES = Tile(64, 128, (2.06, 3), together=True), Tile(64, 64, (0.65, 3), depth=128)  # costs: see product.py
 
 
 def gated_matmul(
@@ -27,6 +28,13 @@ def gated_matmul(
     activation: "silu", or "gelu" in its tanh form. factor: what x, and the result, have been divided by. All but x, the
     weights and the result is float32.
     """
+    return _gated(x, gate, up, index_of(layer), activation, factor)
+
+
+@partial(jax.jit, static_argnums=(4, 5))
+def _gated(
+    x: jax.Array, gate: jax.Array, up: jax.Array, layer: jax.Array | None, activation: str, factor: float
+) -> jax.Array:
     pl, plgpu = mosaic("pallas"), mosaic()
 
     def gated(sums: list[jax.Array], out: Any, part: Part, _: Sequence[Any]) -> None:

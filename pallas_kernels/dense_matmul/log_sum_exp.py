@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from pallas_kernels.compat import mosaic
 from pallas_kernels.dense_matmul.tiles import Part, Tile, tiled_product
 
-_TILE = Tile(128, 128, together=True)
+_TILE = Tile(128, 128, (1, 0), together=True)
 
 
 def log_sum_exp(x: jax.Array, w: jax.Array, *, factor: float = 1.0) -> tuple[jax.Array, jax.Array]:

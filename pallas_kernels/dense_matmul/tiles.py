@@ -29,13 +29,13 @@ _REGISTERS = 40, 232  # of a thread that copies, and of one that multiplies
 @dataclass(frozen=True)
 class Tile:
     """rows, columns: of the part of the result that a warpgroup makes at a time. together: the two have a tile of twice
-    the rows; else each has its own, and finishes it while the other multiplies. cost: what a multiprocessor takes for
-    it, in comparison with others. depth: of K that is copied at a time, if K is whole pieces of that: small tiles do
-    little with a piece."""
+    the rows; else each has its own, and finishes it while the other multiplies. cost: the time that a multiprocessor
+    takes for 64 of K, and for what then remains, in comparison with others. depth: of K that is copied at a time, if K
+    is whole pieces of that: small tiles do little with a piece."""
 
     rows: int
     columns: int
-    cost: float = 1.0
+    cost: tuple[float, float]
     together: bool = False
     depth: int = _DEPTH
 
@@ -68,16 +68,22 @@ def choose(rows: int, matrices: Sequence[jax.Array], tiles: Sequence[Tile]) -> T
 
     def cost(tile: Tile) -> float:
         count = -(-rows // tile.block_rows) * (sum(w.shape[-2] for w in matrices) // tile.columns)
-        return tile.cost * -(-count // multiprocessors())
+        piece, rest = tile.cost
+        return -(-count // multiprocessors()) * (piece * matrices[0].shape[-1] / _DEPTH + rest)
 
     fitting = [tile for tile in tiles if all(tile.divides(w.shape[-2]) for w in matrices)]
     return min(fitting or tiles[-1:], key=cost)
 
 
+def index_of(layer: jax.Array | int | None) -> jax.Array | None:
+    """As ops give it to their jitted inner function: all calls of a program, for whatever layer, then share a kernel."""
+    return None if layer is None else jnp.asarray(layer, jnp.int32).reshape(1)
+
+
 def tiled_product(
     x: jax.Array,
     matrices: Sequence[Sequence[jax.Array]],
-    layer: jax.Array | int | None,
+    layer: jax.Array | None,
     tile: Tile,
     *,
     out: Callable[[int], jax.ShapeDtypeStruct],
@@ -86,7 +92,7 @@ def tiled_product(
     shared: jax.typing.DTypeLike | None = None,
 ) -> jax.Array:
     """x [M, K] float16 with each of ``matrices``, which is one [N, K] float16 or several, one below the other, or
-    stacks [L, N, K] of which ``layer`` is used -> out(M), with M rounded up to whole tiles.
+    stacks [L, N, K] of which ``layer`` (int32 [1]) is used -> out(M), with M rounded up to whole tiles.
 
     finish: writes into out what becomes of a warpgroup's sums [rows, columns] float32, one for each of ``matrices``.
     more: arrays that it reads. shared: the dtype of a part that it has in shared memory.
@@ -214,10 +220,10 @@ def tiled_product(
         thread_name="warpgroup",
         compiler_params=plgpu.CompilerParams(approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Warpgroup),
     )
-    return call(*([] if layer is None else [jnp.asarray(layer, jnp.int32).reshape(1)]), x, *flat, *more)
+    return call(*([] if layer is None else [layer]), x, *flat, *more)
 
 
-def _check(x: jax.Array, matrices: Sequence[Sequence[jax.Array]], layer: jax.Array | int | None, tile: Tile) -> int:
+def _check(x: jax.Array, matrices: Sequence[Sequence[jax.Array]], layer: jax.Array | None, tile: Tile) -> int:
     """The number N of rows of each of the matrices."""
     flat = [w for stack in matrices for w in stack]
     K = x.shape[1]
