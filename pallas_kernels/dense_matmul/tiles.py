@@ -76,7 +76,7 @@ def choose(rows: int, matrices: Sequence[jax.Array], tiles: Sequence[Tile]) -> T
 
 
 def index_of(layer: jax.Array | int | None) -> jax.Array | None:
-    """As ops give it to their jitted inner function: all calls of a program, for whatever layer, then share a kernel."""
+    """As ops give it to their jitted inner function: calls of a program for whatever layer then share one kernel."""
     return None if layer is None else jnp.asarray(layer, jnp.int32).reshape(1)
 
 
