@@ -1,4 +1,4 @@
-"""Linear layers with what stands in front of and behind them, which native kernels do in the same call."""
+"""Linear layers with what stands in front of and behind them, which kernels do in the same call."""
 
 from collections.abc import Sequence
 

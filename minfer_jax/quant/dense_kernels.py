@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 import pallas_kernels.dense_matmul as kernels
 from minfer_jax.quant.mixed import Weight
-from minfer_jax.quant.narrow import narrow
+from minfer_jax.quant.narrow import FACTOR, narrow
 from minfer_jax.quant.tensor import QuantTensor
 from pallas_kernels import rms_norm as norms
 
@@ -19,7 +19,7 @@ _HALF = jnp.dtype(jnp.float16)
 
 def have_norm(weight: Weight, x: jax.Array) -> bool:
     """Whether norms of x [..., K] in a model with such weights have a kernel."""
-    return weight.implementation == "pallas" and x.shape[-1] % 4 == 0
+    return weight.implementation == "pallas" and x.size > 0 and x.shape[-1] % 4 == 0
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
@@ -28,15 +28,15 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
 
 
 def have_products(weights: Sequence[Weight], x: jax.Array) -> bool:
-    """Whether products of x [..., K] with these matrices have a kernel: those of prompts and scores. A decode step
-    [B, 1, K] of more rows than packed weights are for is left to the library, which is faster with that few."""
+    """Whether products of x [..., K] with these matrices have a kernel: those of prompts and scores. Of a decode step
+    [B, 1, K] what packed weights are not for is left to the library, which is faster with that few rows."""
     is_step = x.ndim == 3 and x.shape[1] == 1
-    return not is_step and all(w.implementation == "pallas" and kernels.fits(*w.shape) for w in weights)
+    return not is_step and x.size > 0 and all(w.implementation == "pallas" and kernels.fits(*w.shape) for w in weights)
 
 
 def have_log_softmax(weight: Weight) -> bool:
     """Whether :func:`log_softmax_at` is for a head."""
-    return weight.implementation == "pallas" and kernels.fits(*weight.shape, tile_columns=128)
+    return weight.implementation == "pallas" and kernels.fits(*weight.shape, multiple=128)
 
 
 def products(
@@ -48,20 +48,24 @@ def products(
     activation: str | None = None,
     residual: jax.Array | None = None,
 ) -> list[jax.Array]:
-    """As ``models.linear.linear`` without biases, with a residual for one weight alone."""
+    """As ``models.linear.linear`` without biases, for prompts and scores."""
     rows, factor = _input(x, norm, eps)
     stack, index = [_values(w) for w in weights], _index(weights[0])
+    is_added = activation is None and len(weights) == 1
     if activation is not None:
         gate, up = stack
         h = kernels.gated_matmul(rows, gate, up, index, activation=activation, factor=factor)
         # It was rounded as the next product's input would be: that is then no rounding, and XLA leaves both out.
         results = [h.astype(jnp.float32) * factor]
     else:
-        added = None if residual is None else residual.reshape(len(rows), -1)
+        added = residual.reshape(len(rows), -1) if residual is not None and is_added else None
         y = kernels.matmul(rows, stack, index, factor=factor, residual=added)
         ends = [sum(w.shape[0] for w in weights[: i + 1]) for i in range(len(weights) - 1)]
         results = jnp.split(y, ends, -1)
-    return [y.reshape(*x.shape[:-1], -1) for y in results]
+    results = [y.reshape(*x.shape[:-1], -1) for y in results]
+    if residual is not None and not is_added:
+        results[0] = results[0] + residual
+    return results
 
 
 def _input(x: jax.Array, norm: jax.Array | None, eps: float) -> tuple[jax.Array, float]:
@@ -69,8 +73,7 @@ def _input(x: jax.Array, norm: jax.Array | None, eps: float) -> tuple[jax.Array,
     rows = x.reshape(-1, x.shape[-1])
     if norm is None:
         return narrow(rows, _HALF)
-    _, factor = narrow(norm, _HALF)
-    return norms.rms_norm(rows, norm, eps=eps, divisor=factor, dtype=_HALF), factor
+    return norms.rms_norm(rows, norm, eps=eps, divisor=FACTOR, dtype=_HALF), FACTOR
 
 
 def log_softmax_at(x: jax.Array, w: QuantTensor, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -80,7 +83,7 @@ def log_softmax_at(x: jax.Array, w: QuantTensor, targets: jax.Array) -> tuple[ja
     total, best = kernels.log_sum_exp(rows, w.values(), factor=factor)
     # Products of two float16 are exact in float32, however they are compiled; their sum has one order.
     own = kernels.ordered_sum(rows.astype(jnp.float32) * w.take(targets), 1) * factor
-    return jnp.minimum(own - total, 0), best  # rounded apart, the two may differ by more than nothing
+    return jnp.minimum(own - total, 0), best  # sums in different orders: the difference may be a little above 0
 
 
 def _values(w: Weight) -> jax.Array:

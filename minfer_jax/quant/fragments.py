@@ -66,7 +66,7 @@ jax.tree_util.register_dataclass(Fragments, ["words", "norm", "bias", "index"], 
 
 def takes(x: jax.Array) -> bool:
     """Whether the kernels are for such inputs: [B, 1, K], those of a decode step, of few rows. How many tokens a prompt
-    has does not decide, since the same text may come padded."""
+    has does not decide, since the same text may come padded: the runtime gives it two columns at least."""
     return x.ndim == 3 and x.shape[1] == 1 and x.shape[0] <= MOST_ROWS
 
 

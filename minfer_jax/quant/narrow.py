@@ -3,7 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-_FLOAT16_FACTOR = 2.0**6
+FACTOR = 2.0**6
+"""That numbers are divided by on their way to float16."""
 
 
 def narrow(x: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, float]:
@@ -15,4 +16,4 @@ def narrow(x: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, float]:
     """
     if dtype != jnp.float16:
         return x.astype(dtype), 1.0
-    return (x * (1 / _FLOAT16_FACTOR)).astype(dtype), _FLOAT16_FACTOR
+    return (x * (1 / FACTOR)).astype(dtype), FACTOR

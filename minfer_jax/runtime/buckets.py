@@ -55,10 +55,12 @@ def cache_bucket(n: int, n_ctx: int, outgrown: int = 0) -> int:
 
 def prompt_columns(longest: int, rows: int, backend: str) -> list[int]:
     """Where the chunks of ``rows`` prompts end; the first takes what is left over, the others are full. All rows
-    together have no more slots in a chunk than a scoring batch."""
+    together have no more slots in a chunk than a scoring batch. One column alone would pass for a decode step, whose
+    kernels round otherwise: it has half a chunk with it."""
     most = by_backend(PREFILL_CHUNK, backend)
     chunk = max(_MIN_TOKENS, min(most, _floor_power(by_backend(BATCH_TOKENS, backend) // rows)))
-    return list(range((longest - 1) % chunk + 1, longest + 1, chunk))
+    ends = list(range((longest - 1) % chunk + 1, longest + 1, chunk))
+    return [1 + chunk // 2, *ends[1:]] if ends[0] == 1 < longest else ends
 
 
 def by_backend(sizes: dict[str, int], backend: str) -> int:
@@ -224,7 +226,8 @@ def pack_sequences(
         n_out = sum(member.n_scored for row in taken for member in row)
         padded = row_bucket(len(taken))
         bucket = Shape("score", padded, T, _scored_bucket(n_out, padded * T))
-        exact = Shape("score", len(taken), longest, n_out) if len(taken) == len(rows) else bucket
+        # At least two columns: see prompt_columns.
+        exact = Shape("score", len(taken), max(2, longest), n_out) if len(taken) == len(rows) else bucket
         yield Batch(taken, exact, bucket)
         start = end
 

@@ -75,7 +75,8 @@ class Decoder:
         Rows are aligned to the right: padding (position -1) may stand anywhere, and so every row's last token is in
         the last column of the last chunk.
         """
-        columns = prompt_columns(max(map(len, self._prompts)), self._rows, jax.default_backend())
+        # At least two columns, as there are if a longer prompt stands beside.
+        columns = prompt_columns(max(2, *map(len, self._prompts)), self._rows, jax.default_backend())
         width = columns[-1]
         tokens = np.zeros((self._rows, width), np.int32)
         positions = np.full((self._rows, width), -1, np.int32)

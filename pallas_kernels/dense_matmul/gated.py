@@ -27,6 +27,8 @@ def gated_matmul(
 
     activation: "silu", or "gelu" in its tanh form. factor: what x, and the result, have been divided by. All but x, the
     weights and the result is float32.
+
+    Raises RuntimeError where the kernel cannot be lowered, ValueError for shapes that do not fit each other.
     """
     return _gated(x, gate, up, index_of(layer), activation, factor)
 
@@ -35,9 +37,8 @@ def gated_matmul(
 def _gated(
     x: jax.Array, gate: jax.Array, up: jax.Array, layer: jax.Array | None, activation: str, factor: float
 ) -> jax.Array:
-    pl, plgpu = mosaic("pallas"), mosaic()
-
     def gated(sums: list[jax.Array], out: Any, part: Part, _: Sequence[Any]) -> None:
+        pl, plgpu = mosaic("pallas"), mosaic()
         g, u = sums
         g = g * factor
         h = (g / (1 + jnp.exp(-_slope(g, activation))) * u).astype(jnp.float16)

@@ -6,11 +6,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pallas_kernels.compat import mosaic
 from pallas_kernels.dense_matmul.tiles import Part, Tile, tiled_product
 
-_TILE = Tile(128, 128, (1, 0), together=True)
+_TILE = Tile(128, 128, together=True)
 
 
 def log_sum_exp(x: jax.Array, w: jax.Array, *, factor: float = 1.0) -> tuple[jax.Array, jax.Array]:
@@ -18,7 +19,9 @@ def log_sum_exp(x: jax.Array, w: jax.Array, *, factor: float = 1.0) -> tuple[jax
     ``factor * x @ w.T`` of each row log(sum(exp)), and the column of the largest, the lowest of equal ones.
 
     The kernel gives a maximum, a sum and a place for each block of columns (online log-sum-exp, arXiv 1805.02867). A
-    row with a logit that is not finite gives NaN. The bits of a row do not depend on others.
+    row with a logit of NaN or infinity, or an x that is not finite, gives NaN. Its bits do not depend on other rows.
+
+    Raises RuntimeError where the kernel cannot be lowered, ValueError for shapes that do not fit each other.
     """
     pl, columns = mosaic("pallas"), _TILE.columns
 
@@ -27,7 +30,7 @@ def log_sum_exp(x: jax.Array, w: jax.Array, *, factor: float = 1.0) -> tuple[jax
         top = z.max(1)
         wide = jax.lax.broadcast_in_dim(top, z.shape, [0])
         from_the_end = (columns - jax.lax.broadcasted_iota(jnp.int32, z.shape, 1)).astype(jnp.float32)
-        here = out.at[jax.lax.div(part.column, columns), :, pl.ds(part.row, _TILE.rows)]
+        here = out.at[jax.lax.div(part.column, np.int32(columns)), :, pl.ds(part.row, _TILE.rows)]
         here[0] = top * factor
         here[1] = jnp.exp2((z - wide) * (factor * math.log2(math.e))).sum(1)
         here[2] = jnp.where(z == wide, from_the_end, 0.0).max(1)
@@ -38,7 +41,9 @@ def log_sum_exp(x: jax.Array, w: jax.Array, *, factor: float = 1.0) -> tuple[jax
     tops, totals, places = parts.swapaxes(0, 1)[:, :, :M]
     peak, best = tops.max(0), tops.argmax(0)
     column = (best + 1) * columns - jnp.take_along_axis(places, best[None], 0)[0].astype(jnp.int32)
-    return peak + jnp.log(ordered_sum(totals * jnp.exp(tops - peak), 0)), column.astype(jnp.int32)
+    # Made before they are added: compiled as one, a product may be rounded together with a sum, or not.
+    shares = jax.lax.optimization_barrier(totals * jnp.exp(tops - peak))
+    return peak + jnp.log(ordered_sum(shares, 0)), column.astype(jnp.int32)
 
 
 def ordered_sum(x: jax.Array, axis: int) -> jax.Array:

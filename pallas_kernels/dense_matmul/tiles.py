@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pallas_kernels.compat import mosaic, multiprocessors, why_not_lowerable
 
@@ -35,7 +36,7 @@ class Tile:
 
     rows: int
     columns: int
-    cost: tuple[float, float]
+    cost: tuple[float, float] = (1, 0)
     together: bool = False
     depth: int = _DEPTH
 
@@ -57,9 +58,9 @@ class Part:
     shared: Ref
 
 
-def fits(rows: int, columns: int, tile_columns: int = 64) -> bool:
-    """Whether a matrix [rows, columns] is whole tiles."""
-    return rows % tile_columns == 0 and columns % _DEPTH == 0
+def fits(rows: int, columns: int, multiple: int = 64) -> bool:
+    """Whether a matrix [rows, columns] is whole tiles, each for ``multiple`` of its rows."""
+    return rows % multiple == 0 and columns % _DEPTH == 0
 
 
 def choose(rows: int, matrices: Sequence[jax.Array], tiles: Sequence[Tile]) -> Tile:
@@ -129,8 +130,13 @@ def tiled_product(
             row, column = plgpu.planar_snake(block + i * blocks, grid, 1, _BAND)
             return row * tile.block_rows, column * tile.columns
 
-        def every(count: Any, body: Callable[[Any], None]) -> None:
-            jax.lax.fori_loop(0, count, lambda i, _: body(i), None)
+        # All that is counted has 32 bits, also where JAX is set to 64.
+        def every(times: Any, body: Callable[[Any], None]) -> None:
+            last = np.int32(times) if isinstance(times, int) else times
+            jax.lax.fori_loop(np.int32(0), last, lambda i, _: body(i), None)
+
+        def slot_of(n: Any) -> Any:
+            return jax.lax.rem(n, np.int32(stages))
 
         def copy(ring: Sequence[Ref], full: Ref, free: Ref) -> None:
             def one(i: Any) -> None:
@@ -138,9 +144,9 @@ def tiled_product(
 
                 def step(k: Any) -> None:
                     n = i * steps + k
-                    slot, here = jax.lax.rem(n, stages), pl.ds(k * depth, depth)
+                    slot, here = slot_of(n), pl.ds(k * depth, depth)
                     pl.when(n >= stages)(lambda: plgpu.barrier_wait(free.at[slot]))
-                    arrived = full.at[slot if tile.together else jax.lax.rem(i, _WARPGROUPS) * stages + slot]
+                    arrived = full.at[slot if tile.together else jax.lax.rem(i, np.int32(_WARPGROUPS)) * stages + slot]
                     wanted = x_ref.at[pl.ds(row, tile.block_rows), here]
                     plgpu.copy_gmem_to_smem(wanted, ring[0].at[slot], arrived)
                     for stack, target in zip(stacks, ring[1:], strict=True):
@@ -166,23 +172,25 @@ def tiled_product(
                 def with_sums(*sums: Ref) -> list[jax.Array]:
                     def step(k: Any) -> None:
                         n = i * steps + k
-                        slot = jax.lax.rem(n, stages)
+                        slot = slot_of(n)
                         plgpu.barrier_wait(full.at[slot if tile.together else warpgroup * stages + slot])
                         for total, piece in zip(sums, ring[1:], strict=True):
                             rows = ring[0].at[slot].at[pl.ds(offset, tile.rows)]
                             plgpu.wgmma(total, rows, piece.at[slot].transpose((1, 0)))
                         plgpu.wgmma_wait(len(sums))  # those of the piece before are done
-                        before = jax.lax.rem(n + stages - 1, stages)
+                        before = slot_of(n + stages - 1)
                         pl.when(k > 0)(lambda: plgpu.barrier_arrive(free.at[before]))
 
                     every(steps, step)
                     plgpu.wgmma_wait(0)
-                    plgpu.barrier_arrive(free.at[jax.lax.rem(i * steps + steps - 1, stages)])
+                    plgpu.barrier_arrive(free.at[slot_of(i * steps + steps - 1)])
                     return [total[...] for total in sums]
 
                 acc = plgpu.ACC((tile.rows, tile.columns), jnp.float32)
                 sums = pl.run_scoped(with_sums, *[acc for _ in matrices])
-                finish(sums, out_ref, Part(row + offset, column, part and part.at[warpgroup]), more_refs)
+                finish(
+                    sums, out_ref, Part(row + offset, column, None if part is None else part.at[warpgroup]), more_refs
+                )
 
             every(tiles if tile.together else (tiles - warpgroup + 1) // _WARPGROUPS, one)
             if part is not None:

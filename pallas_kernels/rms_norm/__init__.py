@@ -19,6 +19,8 @@ def rms_norm(
     """
     if (reason := why_not_lowerable()) is not None:
         raise RuntimeError(f"rms_norm is not available: {reason}")
+    if jnp.dtype(dtype) not in (jnp.float32, jnp.float16):
+        raise ValueError(f"dtype is {jnp.dtype(dtype).name}; give float32 or float16")
     if (
         x.ndim != 2
         or weight.shape != x.shape[1:]

@@ -132,6 +132,26 @@ def test_many_tokens_take_expanded_weights(tiny_gguf, calls, case, traces, dense
     assert model.params.runs[0].q.planes["values"].dtype == jnp.float16
 
 
+def test_one_token_is_no_decode_step(tiny_gguf, calls):
+    """Which has kernels that round otherwise: as a score, also in a shape of its own, and as a prompt."""
+    model = traced_anew(mj.load(tiny_gguf("quant-k"), implementation="pallas"))
+    runtime = mj.Runtime(model, promotion="blocking")
+    for _ in range(3):
+        mj.score_tokens(runtime, [([5], [7])], progress=False)
+    assert any(shape.promoted for shape in runtime.cache_info().shapes.values())
+    assert calls["dense"] and not calls["matmul"]
+    before = calls["dense"]
+    mj.generate(runtime, [5], max_tokens=1)
+    assert calls["dense"] > before and not calls["matmul"]
+
+
+def test_no_rows(tiny_gguf, calls):
+    model = traced_anew(mj.load(tiny_gguf("quant-k"), implementation="pallas"))
+    ids, positions = np.array([[5, 7]]), np.array([[0, 1]])
+    logits, _ = mj.forward(model.params, model.config, ids, positions, None, np.zeros(0, np.int32))
+    assert logits.shape == (0, model.config.vocab_size)
+
+
 def test_log_probabilities_by_one_kernel(tiny_gguf, calls):
     """Against float64, also of a target far below the others; without the kernel where it does not fit."""
     model = traced_anew(mj.load(tiny_gguf("quant-k"), implementation="pallas"))
@@ -192,7 +212,7 @@ def test_greedy_text_of_a_real_model(smol_model):
 @pytest.mark.gpu
 def test_a_text_has_the_bits_that_it_has_alone(smol_model):
     """Scored in batches of all sizes, and generated from beside others; padded to whatever length."""
-    texts = [np.random.default_rng(n).integers(1000, 40000, n).tolist() for n in (7, 17, 48, 130, 700)]
+    texts = [np.random.default_rng(n).integers(1000, 40000, n).tolist() for n in (2, 17, 48, 130, 700)]
     pairs = [(text[: len(text) // 2], text[len(text) // 2 :]) for text in texts]
     alone = [mj.score_tokens(smol_model, [pair], progress=False)[0] for pair in pairs]
     for many in (pairs, pairs * 4):
@@ -200,6 +220,7 @@ def test_a_text_has_the_bits_that_it_has_alone(smol_model):
             scores = mj.score_tokens(smol_model, many, progress=False, batch_tokens=batch_tokens)
             assert [score.token_logprobs for score in scores[: len(pairs)]] == [s.token_logprobs for s in alone]
     greedy = mj.Sampler(temperature=0)
-    apart = [mj.generate(smol_model, text, max_tokens=12, sampler=greedy) for text in texts[:4]]
-    beside = mj.generate_batch(smol_model, texts[:4], max_tokens=12, sampler=greedy)
+    prompts = [texts[0][:1], *texts[:4]]
+    apart = [mj.generate(smol_model, text, max_tokens=12, sampler=greedy) for text in prompts]
+    beside = mj.generate_batch(smol_model, prompts, max_tokens=12, sampler=greedy)
     assert [(g.tokens, g.token_logprobs) for g in beside] == [(g.tokens, g.token_logprobs) for g in apart]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pallas_kernels import compat, dense_matmul
-from pallas_kernels.dense_matmul import reference
+from pallas_kernels.dense_matmul import gated, product, reference
 from pallas_kernels.shapes import MODELS
 
 needs_lowering = pytest.mark.skipif(compat.why_not_lowerable() is not None, reason=str(compat.why_not_lowerable()))
@@ -27,7 +27,6 @@ def normal(*shape: int, seed: int) -> np.ndarray:
     [(128, [128], 64), (300, [384, 64, 64], 576), (1, [64], 896), (3000, [1024, 128, 128], 128), (2000, [1088], 128)],
 )
 def test_matmul(version, rows, columns, depth, residual):
-    """Of the numbers of rows and columns, some for each kind of tile."""
     x = normal(rows, depth, seed=0) / np.float16(FACTOR)
     stacks = [normal(2, n, depth, seed=seed) for seed, n in enumerate(columns)]
     added = np.random.default_rng(9).normal(size=(rows, sum(columns))).astype(np.float32) if residual else None
@@ -37,6 +36,34 @@ def test_matmul(version, rows, columns, depth, residual):
     wanted = FACTOR * x.astype(np.float64) @ np.concatenate([w[1] for w in stacks]).astype(np.float64).T
     np.testing.assert_allclose(y, wanted if added is None else wanted + added, rtol=1e-5, atol=2e-5 * depth**0.5)
     np.testing.assert_array_equal(call(x, [w[1] for w in stacks], None, residual=added), y)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("columns", [128, 896])
+def test_all_tiles_give_the_same_bits(monkeypatch, columns):
+    x, w, up = normal(700, 896, seed=0), normal(columns, 896, seed=1), normal(columns, 896, seed=2)
+    added = np.random.default_rng(9).normal(size=(700, columns)).astype(np.float32)
+
+    def results(module, call) -> list[np.ndarray]:
+        found = []
+        for tile in module._TILES:
+            monkeypatch.setattr(module, "choose", lambda *_, tile=tile: tile)
+            jax.clear_caches()
+            found.append(np.asarray(call()))
+        return found
+
+    wanted = np.asarray(reference.matmul(x, [w], residual=added))
+    for module, call in (
+        (product, lambda: dense_matmul.matmul(x, [w])),
+        (product, lambda: dense_matmul.matmul(x, [w], residual=added)),
+        (gated, lambda: dense_matmul.gated_matmul(x, w, up, activation="silu")),
+    ):
+        first, *others = results(module, call)
+        for other in others:
+            np.testing.assert_array_equal(other, first)
+    np.testing.assert_allclose(
+        results(product, lambda: dense_matmul.matmul(x, [w], residual=added))[0], wanted, atol=2e-3
+    )
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -106,7 +133,9 @@ def test_bits_depend_on_the_row_alone(name):
     x = jnp.asarray(normal(4096, model.width, seed=0))
     q, k = (jnp.asarray(normal(heads * model.head, model.width, seed=heads)) for heads in (model.heads, model.kv_heads))
     gate, head = (jnp.asarray(normal(n, model.width, seed=n)) * np.float16(0.02) for n in (model.ffn, 12800))
+    down = jnp.asarray(normal(model.width, model.ffn, seed=3)) * np.float16(0.02)
     for call in (
+        lambda x: dense_matmul.matmul(jnp.tile(x, model.ffn // model.width + 1)[:, : model.ffn], [down]),
         lambda x: dense_matmul.matmul(x, [q, k, k]),
         lambda x: dense_matmul.matmul(x, [gate]),
         lambda x: dense_matmul.gated_matmul(x, gate, gate, activation="silu"),
@@ -117,6 +146,33 @@ def test_bits_depend_on_the_row_alone(name):
         for rows in (1, 16, 17, 48, 300, 512, 1100, 2048):
             np.testing.assert_array_equal(call(x[:rows] + 0), whole[:rows])
             np.testing.assert_array_equal(call(x[-rows:] + 0), whole[-rows:])
+
+
+@needs_lowering
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("op", [product, gated])
+def test_all_tiles_are_lowered(monkeypatch, op, x64):
+    half = jnp.float16
+    x, w = jax.ShapeDtypeStruct((512, 3584), half), jax.ShapeDtypeStruct((2, 1152, 3584), half)
+    residual, index = jax.ShapeDtypeStruct((512, 1152), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
+    for tile in op._TILES:
+        monkeypatch.setattr(op, "choose", lambda *_, tile=tile: tile)
+        jax.clear_caches()
+        with jax.enable_x64(x64):
+            if op is gated:
+                traced = jax.jit(partial(dense_matmul.gated_matmul, activation="silu")).trace(x, w, w, index)
+            else:
+                traced = jax.jit(dense_matmul.matmul).trace(x, [w], index, residual=residual)
+            assert "mosaic_gpu" in traced.lower(lowering_platforms=("cuda",)).as_text()
+
+
+@needs_lowering
+def test_log_sum_exp_is_lowered_in_64_bits():
+    x, w = (jax.ShapeDtypeStruct((n, 896), jnp.float16) for n in (512, 1280))
+    with jax.enable_x64(True):
+        assert (
+            "mosaic_gpu" in jax.jit(dense_matmul.log_sum_exp).trace(x, w).lower(lowering_platforms=("cuda",)).as_text()
+        )
 
 
 @needs_lowering
@@ -158,3 +214,5 @@ def test_arguments():
         dense_matmul.gated_matmul(x, w, w, 0, activation="silu")
     with pytest.raises(ValueError, match="not whole tiles"):
         dense_matmul.log_sum_exp(x, w[:100])
+    with pytest.raises(ValueError, match=r"residual is float32\[1, 128\]; give float32\[128, 128\]"):
+        dense_matmul.matmul(x, [w], residual=np.zeros((1, 128), np.float32))

@@ -67,3 +67,5 @@ def test_arguments():
         return
     with pytest.raises(ValueError, match=r"x is float32\[4, 64\], weight float32\[60\]"):
         rms_norm.rms_norm(x, weight[:60], eps=1e-6)
+    with pytest.raises(ValueError, match="dtype is bfloat16; give float32 or float16"):
+        rms_norm.rms_norm(x, weight, eps=1e-6, dtype=jnp.bfloat16)

@@ -26,7 +26,9 @@ def test_a_thousand_texts_are_few_shapes_and_little_padding(share: int) -> None:
     [
         (1, 1, "cpu", [1]),
         (512, 1, "cpu", [512]),
-        (513, 8, "cpu", [1, 513]),
+        (513, 8, "cpu", [257, 513]),  # never a column alone
+        (2049, 1, "gpu", [1025, 2049]),
+        (4097, 1, "gpu", [1025, 2049, 4097]),
         (1000, 16, "cpu", [232, 488, 744, 1000]),
         (40, 1024, "cpu", [8, 24, 40]),
         (5000, 1, "gpu", [904, 2952, 5000]),
