@@ -12,12 +12,12 @@ from minfer_jax.quant.fragments import Fragments, takes
 from minfer_jax.quant.native_matmul import products
 
 
-def rms_norm(x: jax.Array, weight: jax.Array, eps: float, model: Weight) -> jax.Array:
+def rms_norm(x: jax.Array, weight: jax.Array, eps: float, model: Weight | None = None) -> jax.Array:
     """x / sqrt(mean(x^2) + eps) * weight over the last axis: [..., D], [D] -> [..., D]. model: a weight of the model,
-    which tells what it runs on."""
-    if model.is_tiled:
+    which tells whether the native library or a GPU kernel does it; None: XLA."""
+    if model is not None and model.is_tiled:
         return native_rows.rms_norm(x, weight, eps)
-    if dense_kernels.have_norm(model, x):
+    if model is not None and dense_kernels.have_norm(model, x):
         return dense_kernels.rms_norm(x, weight, eps)
     return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + eps) * weight
 

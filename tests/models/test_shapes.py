@@ -111,7 +111,7 @@ class PublicFunctionTest(chex.TestCase):
         chex.assert_shape(out, (B, T, config.n_heads * config.head_dim))
         ffn = self.variant(blocks.feed_forward, static_argnums=1)
         chex.assert_shape(ffn(layer, config, x), x.shape)
-        chex.assert_shape(self.variant(partial(rms_norm, eps=1e-6, model=layer.q))(x, layer.attn_norm), x.shape)
+        chex.assert_shape(self.variant(rms_norm)(x, layer.attn_norm, 1e-6), x.shape)
         chex.assert_shape(self.variant(mj.matmul)(x, layer.gate), (B, T, config.d_ff))
         cache = self.variant(mj.init_cache, static_argnums=(0, 1, 2))(config, B, 16)
         chex.assert_shape((cache.k, cache.v), (config.n_layers, B, config.n_kv_heads, 16, config.head_dim))
