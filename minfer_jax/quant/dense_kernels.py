@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 import pallas_kernels.dense_matmul as kernels
+from minfer_jax.quant.fragments import is_step
 from minfer_jax.quant.mixed import Weight
 from minfer_jax.quant.narrow import FACTOR, narrow
 from minfer_jax.quant.tensor import QuantTensor
@@ -30,8 +31,9 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
 def have_products(weights: Sequence[Weight], x: jax.Array) -> bool:
     """Whether products of x [..., K] with these matrices have a kernel: those of prompts and scores. Of a decode step
     [B, 1, K] what packed weights are not for is left to the library, which is faster with that few rows."""
-    is_step = x.ndim == 3 and x.shape[1] == 1
-    return not is_step and x.size > 0 and all(w.implementation == "pallas" and kernels.fits(*w.shape) for w in weights)
+    return (
+        not is_step(x) and x.size > 0 and all(w.implementation == "pallas" and kernels.fits(*w.shape) for w in weights)
+    )
 
 
 def have_log_softmax(weight: Weight) -> bool:

@@ -64,10 +64,15 @@ class Fragments:
 jax.tree_util.register_dataclass(Fragments, ["words", "norm", "bias", "index"], ["layout"])
 
 
+def is_step(x: jax.Array) -> bool:
+    """Whether an input [B, 1, K] is that of a decode step."""
+    return x.ndim == 3 and x.shape[1] == 1
+
+
 def takes(x: jax.Array) -> bool:
     """Whether the kernels are for such inputs: [B, 1, K], those of a decode step, of few rows. How many tokens a prompt
     has does not decide, since the same text may come padded: the runtime gives it two columns at least."""
-    return x.ndim == 3 and x.shape[1] == 1 and x.shape[0] <= MOST_ROWS
+    return is_step(x) and x.shape[0] <= MOST_ROWS
 
 
 def can_pack(stack: Sequence[Sequence[RawTensor]]) -> bool:
